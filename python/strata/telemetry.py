@@ -249,7 +249,7 @@ class Store:
             values = np.arange(self.parameters["value_max"] + 2, dtype=np.int64)
             blank = len(values) - 1
             large = (self._dictionary[:written] & _LOW).astype(np.int64)
-            values = np.concatenate([values, large])
+            values = np.concatenate([values, np.unique(large)])
             words = values.astype(U64)
             words[blank] = 1 << 32
             values[blank] = -1

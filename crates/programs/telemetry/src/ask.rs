@@ -354,6 +354,20 @@ fn generation_row(generations: &GenerationsStatus) -> String {
     format!("{there} of {count}, of {period} s each; the youngest since {since}{clearing}")
 }
 
+/// The youngest generation, to which a translator's reports go.
+fn youngest_row(generations: &GenerationsStatus) -> String {
+    let youngest = generations.present.first();
+    let number = youngest.and_then(|one| one.number);
+    let number = number.map_or_else(|| "?".to_owned(), |n| n.to_string());
+    let since = youngest.and_then(|one| one.begun_ns);
+    let since = since.map_or_else(|| "?".to_owned(), text::time);
+    let clearing = match generations.clearing {
+        Some(true) => "; collectors clear the next",
+        _ => "",
+    };
+    format!("number {number} since {since}{clearing}")
+}
+
 pub(super) fn status(args: &StatusArgs) -> Result<()> {
     let status = strata_telemetry_run::telemetry_status(&args.store)?
         .context("the collector has not reported its status yet")?;
@@ -524,7 +538,12 @@ fn rows_of_run(status: &RunStatus) -> Result<Vec<Row>> {
         rows.push(("  without a frame", number(frames.dropped)));
     }
     if let Some(generations) = &status.generations {
-        rows.push(("generations", generation_row(generations)));
+        let row = match status.collectors {
+            // Each collector says how many it has.
+            Some(_) => youngest_row(generations),
+            None => generation_row(generations),
+        };
+        rows.push(("generations", row));
     }
     if let Some(int) = &status.int {
         rows.push(("INT datagrams", number(int.datagrams)));

@@ -347,7 +347,7 @@ fn check(p: &Parameters) -> Result<()> {
         format!("--store-memory {}: give 1MiB to 64GiB", p.memory_bytes)
     })?;
     inside("--data-bytes", p.data_bytes as u64, 1, DATA_LEN_MAX as u64)?;
-    // A chunk of one hop would not be a whole word.
+    // See Postcarding::new.
     inside("--hops", u64::from(p.hops), 2, HOPS_MAX as u64)?;
     inside(
         "--value-max",

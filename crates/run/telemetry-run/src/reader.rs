@@ -372,6 +372,11 @@ impl TelemetryStore {
         })
     }
 
+    /// Gives back what copies of the memory use.
+    pub(super) fn tidy(&mut self) {
+        self.copied.tidy();
+    }
+
     /// Lists that have names.
     #[must_use]
     pub fn lists(&self) -> &[NamedList] {

@@ -72,11 +72,7 @@ pub fn entry(kind: EntryKind, bytes: &[u8]) -> TelemetryEntry {
                 queue: event.queue,
                 time: event.time,
                 value: event.value,
-                what: match event.kind {
-                    NodeEventKind::Dropped => "dropped",
-                    NodeEventKind::Congested => "congested",
-                    NodeEventKind::Other => "other",
-                },
+                what: node_event(event.kind),
                 flow: event.flow.map(|flow| flow.to_string()),
             },
         ),
@@ -88,16 +84,30 @@ pub fn entry(kind: EntryKind, bytes: &[u8]) -> TelemetryEntry {
                     at_least: is_least.then_some(true),
                     flow: event.flow.to_string(),
                     value: event.value,
-                    what: match event.kind {
-                        FlowEventKind::Anomalous => "anomalous",
-                        FlowEventKind::Gap => "gap",
-                        FlowEventKind::Retransmission => "retransmission",
-                        FlowEventKind::Slow | FlowEventKind::SlowAtLeast => "slow",
-                    },
+                    what: flow_event(event.kind),
                 }
             },
         ),
         EntryKind::Bytes => other(bytes),
+    }
+}
+
+/// What happened at a node, in a word.
+pub(super) fn node_event(kind: NodeEventKind) -> &'static str {
+    match kind {
+        NodeEventKind::Dropped => "dropped",
+        NodeEventKind::Congested => "congested",
+        NodeEventKind::Other => "other",
+    }
+}
+
+/// What happened to a flow, in a word.
+pub(super) fn flow_event(kind: FlowEventKind) -> &'static str {
+    match kind {
+        FlowEventKind::Anomalous => "anomalous",
+        FlowEventKind::Gap => "gap",
+        FlowEventKind::Retransmission => "retransmission",
+        FlowEventKind::Slow | FlowEventKind::SlowAtLeast => "slow",
     }
 }
 

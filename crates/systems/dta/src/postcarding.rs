@@ -180,7 +180,7 @@ impl Postcarding {
     ///
     /// # Panics
     ///
-    /// If hops are not 1 to 8, bits not 1 to 32, copies not 1 to 4, or there is no chunk.
+    /// If hops are not 2 to 8, bits not 1 to 32, copies not 1 to 4, or there is no chunk.
     #[must_use]
     pub fn new(
         base: u64,
@@ -191,7 +191,8 @@ impl Postcarding {
         hasher: KeyHasher,
     ) -> Self {
         assert!(chunks > 0, "a store has chunks");
-        assert!((1..=HOPS_MAX).contains(&usize::from(hops)), "hops");
+        // A chunk of one hop would have 8 bytes, which are written in another order than longer ones.
+        assert!((2..=HOPS_MAX).contains(&usize::from(hops)), "hops");
         assert!((1..=32).contains(&slot_bits), "slot bits");
         assert!((1..=REDUNDANCY_MAX).contains(&redundancy), "redundancy");
         assert!(base.is_multiple_of(64), "stores begin at cache lines");
@@ -314,8 +315,21 @@ impl Postcarding {
             match merges {
                 false => sink.write(at, chunk, origins),
                 true => {
-                    let known = u16::from(reported) | 1 << self.hops;
-                    sink.merge(at, chunk, Merge { known, extent }, origins);
+                    let mut known = u16::from(reported) | 1 << self.hops;
+                    if extent.is_len_known && extent.hops < self.hops {
+                        // Nothing is after the end.
+                        known |= u16::MAX.unbounded_shl(extent.hops.into());
+                    }
+                    sink.merge(
+                        at,
+                        chunk,
+                        Merge {
+                            known,
+                            last: self.hops,
+                            extent,
+                        },
+                        origins,
+                    );
                 }
             }
         }

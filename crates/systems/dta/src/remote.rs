@@ -138,9 +138,20 @@ impl Remote {
     /// Keeps the keys with the largest counts from now on, as their additions are answered. The table is
     /// that of the collector; what was added without an answer until now may be missing in it.
     pub fn keep_largest(&mut self, mut largest: Largest) {
+        self.asked.clear();
         largest.overlook(std::mem::take(&mut self.overlooked));
         self.taken.clear();
         self.largest = Some(Box::new(largest));
+    }
+
+    /// The table of the keys with the largest counts is done with: answers to additions that are in flight
+    /// come too late for it.
+    pub fn finish_largest(&mut self) {
+        let missed = self.asked.drain(..).filter(|asked| asked.left > 0);
+        let missed = missed.fold(0_u64, |sum, asked| sum.saturating_add(asked.add));
+        if let Some(largest) = &mut self.largest {
+            largest.overlook(missed);
+        }
     }
 
     /// The keys with the largest counts, if they are kept.

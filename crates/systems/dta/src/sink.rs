@@ -78,6 +78,9 @@ pub trait Sink {
         self.write(at, chunk, origins);
     }
 
+    /// What was requested before is done, or at least sent, before what is requested after.
+    fn settle(&mut self) {}
+
     /// Adds to the 8 bytes at `at`, a multiple of 8, modulo 2^64.
     fn fetch_add(&mut self, at: u64, add: u64, origins: &[Origin]);
 
@@ -518,6 +521,10 @@ impl<M: Memory> Sink for Local<M> {
             return;
         }
         self.delay(at, bytes, None);
+    }
+
+    fn settle(&mut self) {
+        self.flush();
     }
 
     #[inline(always)]

@@ -1,12 +1,62 @@
 //! Flows in the events of lists: which met congestion, lost packets, were slow.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeSet, HashMap};
+
+use strata_dta::event::flow::FlowEvent;
+use strata_dta::event::node::NodeEvent;
+use strata_dta::key::FiveTuple;
 
 use super::super::plan::EntryKind;
 use super::super::reader::TelemetryStore;
 use super::super::shown;
 use crate::api::answer::{TelemetryEvents, TelemetryFlow, TelemetryFlows, TelemetryQueue};
-use crate::api::status::TelemetryEntry;
+
+/// Flows that are told apart; events of further ones count as without a flow. Memory: some 300 bytes each.
+const FLOWS_MAX: usize = 100_000;
+
+/// What an entry of a list says.
+struct Event {
+    flow: Option<FiveTuple>,
+    what: &'static str,
+    at: Option<TelemetryQueue>,
+    value: Option<u32>,
+}
+
+impl Event {
+    fn is_at(&self, of: &TelemetryEvents<'_>) -> bool {
+        match self.at {
+            Some(at) => {
+                of.node.is_none_or(|node| node == at.node)
+                    && of.port.is_none_or(|port| Some(port) == at.port)
+                    && of.queue.is_none_or(|queue| Some(queue) == at.queue)
+            }
+            None => of.node.is_none() && of.port.is_none() && of.queue.is_none(),
+        }
+    }
+}
+
+/// The event of an entry; `None` if it is none.
+fn event(kind: EntryKind, bytes: &[u8]) -> Option<Event> {
+    match kind {
+        EntryKind::NodeEvent => NodeEvent::parse(bytes).map(|event| Event {
+            flow: event.flow,
+            what: shown::node_event(event.kind),
+            at: Some(TelemetryQueue {
+                node: event.node,
+                port: event.port,
+                queue: event.queue,
+            }),
+            value: event.value,
+        }),
+        EntryKind::FlowEvent => FlowEvent::parse(bytes).map(|event| Event {
+            flow: Some(event.flow),
+            what: shown::flow_event(event.kind),
+            at: None,
+            value: Some(event.value),
+        }),
+        EntryKind::Bytes => None,
+    }
+}
 
 /// What the events of a flow say.
 #[derive(Default)]
@@ -43,44 +93,24 @@ impl TelemetryStore {
                  lists have events"
             ));
         }
-        let mut flows: BTreeMap<String, Events> = BTreeMap::new();
+        self.tidy();
+        let mut flows: HashMap<FiveTuple, Events> = HashMap::new();
         let (mut events, mut without_flow, mut overwritten) = (0, 0, 0);
         for (list, kind) in lists {
             let mut cursor = self.cursor(list);
             overwritten += self.read(&mut cursor, |bytes| {
-                let (flow, what, at, value) = match shown::entry(kind, bytes) {
-                    TelemetryEntry::Node {
-                        node,
-                        port,
-                        queue,
-                        value,
-                        what,
-                        flow,
-                        ..
-                    } => (
-                        flow,
-                        what,
-                        Some(TelemetryQueue { node, port, queue }),
-                        value,
-                    ),
-                    TelemetryEntry::Flow {
-                        flow, value, what, ..
-                    } => (Some(flow), what, None, Some(value)),
-                    TelemetryEntry::Bytes { .. } => return,
-                };
-                let is_wanted = match at {
-                    Some(at) => {
-                        of.node.is_none_or(|node| node == at.node)
-                            && of.port.is_none_or(|port| Some(port) == at.port)
-                            && of.queue.is_none_or(|queue| Some(queue) == at.queue)
-                    }
-                    None => of.node.is_none() && of.port.is_none() && of.queue.is_none(),
-                };
-                if !is_wanted {
+                let Some(Event {
+                    flow,
+                    what,
+                    at,
+                    value,
+                }) = event(kind, bytes).filter(|event| event.is_at(&of))
+                else {
                     return;
-                }
+                };
                 events += 1;
-                let Some(flow) = flow else {
+                let is_known = flow.is_some_and(|flow| flows.contains_key(&flow));
+                let Some(flow) = flow.filter(|_| is_known || flows.len() < FLOWS_MAX) else {
                     without_flow += 1;
                     return;
                 };
@@ -90,9 +120,10 @@ impl TelemetryStore {
                 of_flow.queues.extend(at);
                 of_flow.value_max = of_flow.value_max.max(value);
             });
+            self.tidy();
         }
-        let flow = |(flow, of_flow): (String, Events)| TelemetryFlow {
-            flow,
+        let flow = |(flow, of_flow): (FiveTuple, Events)| TelemetryFlow {
+            flow: flow.to_string(),
             events: of_flow.count,
             what: of_flow.what.into_iter().map(str::to_owned).collect(),
             nodes: {
@@ -103,7 +134,7 @@ impl TelemetryStore {
             value_max: of_flow.value_max,
         };
         let mut flows: Vec<TelemetryFlow> = flows.into_iter().map(flow).collect();
-        flows.sort_by_key(|flow| std::cmp::Reverse(flow.events));
+        flows.sort_by(|a, b| b.events.cmp(&a.events).then_with(|| a.flow.cmp(&b.flow)));
         let in_all = flows.len() as u64;
         flows.truncate(number);
         Ok(TelemetryFlows {

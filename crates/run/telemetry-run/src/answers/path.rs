@@ -26,14 +26,18 @@ impl TelemetryStore {
             let latency = at.and_then(|at| self.value(&at, 4, 1));
             TelemetryHop {
                 node,
-                latency: latency.and_then(|(found, _)| shown::as_number(&found.data)),
+                // Nodes report 4 bytes, which a store with longer values has padded.
+                latency: latency.and_then(|(found, _)| {
+                    let word = found.data.first_chunk::<4>().map(|word| &word[..]);
+                    shown::as_number(word.map_or(&found.data[..], |word| word))
+                }),
             }
         });
         let hops: Vec<TelemetryHop> = hops.collect();
         let mut remarks = remarks(&found.path, &hops, self.hops());
         let nodes: BTreeSet<u32> = hops.iter().filter_map(|hop| hop.node).collect();
-        let is_simple = nodes.len() == hops.len();
-        if !is_simple && hops.iter().all(|hop| hop.node.is_some()) {
+        let is_simple = nodes.len() == hops.iter().filter(|hop| hop.node.is_some()).count();
+        if !is_simple {
             remarks.push(
                 "a node is on the path twice: of its latencies only the latest is known".to_owned(),
             );
@@ -44,8 +48,9 @@ impl TelemetryStore {
             .flatten();
         let known = hops.iter().filter_map(|hop| hop.latency);
         let at_least = known.fold(0, u64::saturating_add);
+        let is_of_one = !extent.is_mixed && !extent.is_contradicted;
         let is_any_known = hops.iter().any(|hop| hop.latency.is_some());
-        if whole && is_simple && sum.is_none() && is_any_known {
+        if whole && is_simple && hops.iter().any(|hop| hop.latency.is_none()) {
             remarks.push("not all nodes have reported their latency".to_owned());
         }
         Some(TelemetryPath {
@@ -54,7 +59,9 @@ impl TelemetryStore {
             hops_in_all: extent.is_len_known.then_some(extent.hops),
             hops_at_least: extent.hops.max(exact::<u8>(last)),
             latency: sum,
-            latency_at_least: (sum.is_none() && is_simple && is_any_known).then_some(at_least),
+            // Of several packets, hops may be those of different ways.
+            latency_at_least: (sum.is_none() && is_simple && is_of_one && is_any_known)
+                .then_some(at_least),
             remarks,
             hops,
             time: found.time.map(time),
@@ -96,8 +103,8 @@ fn remarks(path: &Path, hops: &[TelemetryHop], kept: u8) -> Vec<String> {
     if is_contradicted {
         say(
             "several nodes have reported as the same hop. Either packets of the flow take different \
-             ways, or the network does not lower the TTL: then write hop-from = \"arrival\" into \
-             the table (--table)"
+             ways, or the network does not lower the TTL: then the table (--table) has to have \
+             hop-from = \"arrival\""
                 .to_owned(),
         );
     }

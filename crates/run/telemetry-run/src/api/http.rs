@@ -20,6 +20,7 @@ use strata_control::api::{
     BODY_BYTES, Connection, Endpoints, LAST_VECTORS, ListenError, Server, as_accepted, bounded,
     refused, serve_routers,
 };
+use strata_dta::key::NodeId;
 use tokio::time::timeout;
 use utoipa::{IntoParams, OpenApi};
 
@@ -188,8 +189,8 @@ async fn path(
 struct FlowsParams {
     /// Events of this list only, by its name or its number; of all lists of events.
     list: Option<String>,
-    /// Events at this node only.
-    node: Option<u32>,
+    /// Events at this node only: its number, or its IPv4 address.
+    node: Option<String>,
     /// Events at this port only.
     port: Option<u32>,
     /// Events at this queue only.
@@ -208,9 +209,11 @@ async fn flows(
 ) -> Result<Json<TelemetryFlows>, TelemetryRefused> {
     let params = given(query)?;
     let number = within("number", params.number, ENTRIES, ENTRIES_MAX)?;
+    let node = params.node.as_deref().map(str::parse::<NodeId>).transpose();
+    let node = node.map_err(|error| TelemetryRefused::Query(error.to_string()))?;
     let of = TelemetryEvents {
         list: params.list.as_deref(),
-        node: params.node,
+        node: node.map(|NodeId(id)| id),
         port: params.port,
         queue: params.queue,
     };

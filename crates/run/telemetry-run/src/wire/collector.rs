@@ -53,6 +53,7 @@ use super::super::serving::{Api, TelemetryApiSpec};
 use super::super::status_file::StatusFile;
 use super::super::store::{Locked, continued};
 use super::event::{self, SLOT_LEN, Told};
+use super::turns::is_possible;
 
 /// Runs of packets before connections are looked at again.
 const ROUNDS: usize = 64;
@@ -375,7 +376,8 @@ impl Collector {
         // Numbers are not used again.
         let is_newer = self
             .youngest()
-            .is_none_or(|youngest| youngest.number < number);
+            .is_none_or(|youngest| youngest.number < number)
+            && is_possible(number, unix_ns());
         let Some((plan, memory)) = self.memory() else {
             return false;
         };

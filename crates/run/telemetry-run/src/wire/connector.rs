@@ -15,12 +15,14 @@ use strata_rdma::{Psn, Requester, RequesterOptions};
 use strata_roce::udp::{UdpPort, UdpToPeer};
 use strata_role::{Result, RoleError};
 use strata_wire::roce::{MASK_24, Service, UDP_PORT};
+use strata_wire::unix_ns;
 
 use super::super::fading::Fade;
 use super::message::{
     ALIVE_EVERY, Begin, CollectorError, FIRST_LEN_MAX, Hello, LEN_MAX, Lines, MESSAGES_AT_ONCE,
     Message, Prover, SILENT_MAX, VERSION, is_proof, nonce, proof,
 };
+use super::turns::is_possible;
 
 /// Payload of a packet: fits where a packet of 1,280 bytes does, and every operation but those of the
 /// largest batches is one packet.
@@ -103,9 +105,6 @@ enum Order {
     },
     End,
 }
-
-/// More generations than a store can have had: one a second for longer than there have been computers.
-const GENERATION_MAX: u64 = 1 << 40;
 
 /// Connects to a collector and shows that both know the secret.
 pub(crate) fn open(
@@ -211,10 +210,8 @@ impl Opened {
         let Some(largest) = largest.collect() else {
             return Err(self.lines.not_understood("an invalid key"));
         };
-        if welcome
-            .generation
-            .is_some_and(|(number, _)| number > GENERATION_MAX)
-        {
+        let is_odd = |(number, _): (u64, u64)| !is_possible(number, unix_ns());
+        if welcome.generation.is_some_and(is_odd) {
             return Err(self.lines.not_understood("an impossible generation"));
         }
         let mut options = RequesterOptions::new(Service::Rc, welcome.qpn, Psn::new(psn), MTU);

@@ -11,6 +11,8 @@
 //!                          <--  welcome: QP, region, ends of lists, keys with large counts
 //! alive                    <->  alive, every second
 //!                          <--  watched: whether immediate reports are wanted
+//! turn: a generation       -->
+//!                          <--  turned: it has begun
 //!                          <--  faded: all counters were made smaller
 //! end                      -->
 //! ```

@@ -32,6 +32,10 @@ use super::turns::Turns;
 const ROOM_WAIT: Duration = Duration::from_millis(100);
 /// Between looks at connections meanwhile.
 const ROOM_LOOK: Duration = Duration::from_millis(1);
+/// How long a collector may take to clear the place of a generation, on a slow disk too.
+const TURN_LIMIT: Duration = Duration::from_secs(60);
+/// How long the start waits for that.
+const GRANT_WAIT: Duration = Duration::from_secs(10);
 /// Between looks at the stop flag while collectors connect.
 const STOP_LOOK: Duration = Duration::from_millis(50);
 /// Operations of a report at most: copies of a value, or of two paths and a word of the dictionary.
@@ -55,6 +59,8 @@ pub(crate) struct Collectors {
     turns: Option<Turns>,
     /// Whether another generation has begun, until that is taken note of.
     has_turned: bool,
+    /// Since when collectors are waited for to begin one.
+    turning_since: Option<Instant>,
 }
 
 /// The lists of one of several collectors, under the numbers that they have there: list L of all is
@@ -125,6 +131,7 @@ impl Collectors {
             plan: plan.clone(),
             turns: Turns::new(plan, count),
             has_turned: false,
+            turning_since: None,
         })
     }
 
@@ -195,13 +202,40 @@ impl Collectors {
             .as_mut()
             .is_some_and(|turns| turns.look(unix_ns()))
         {
+            self.turning_since = Some(Instant::now());
             (0..self.links.len()).for_each(|index| self.ask(index));
             self.look_at_turns(translator, tell);
+        }
+        if self
+            .turning_since
+            .is_some_and(|since| since.elapsed() > TURN_LIMIT)
+        {
+            self.turning_since = Some(Instant::now());
+            self.give_up_late();
         }
         self.exchange();
         for (index, why) in std::mem::take(&mut self.failed) {
             self.links[index].connector.again();
             self.away(index, why, tell);
+            self.look_at_turns(translator, tell);
+        }
+    }
+
+    /// Collectors that have not begun the generation that all wait for are away from now on.
+    fn give_up_late(&mut self) {
+        for (index, link) in self.links.iter().enumerate() {
+            let is_late = self
+                .turns
+                .as_ref()
+                .is_some_and(|turns| turns.asks(index).is_some());
+            if is_late {
+                let why = format!(
+                    "collector {}: has not begun the next generation within {} s",
+                    link.address,
+                    TURN_LIMIT.as_secs()
+                );
+                self.failed.push((index, why));
+            }
         }
     }
 
@@ -214,6 +248,14 @@ impl Collectors {
         tell: &Tell,
     ) {
         let generation = granted.generation;
+        if generation.is_some() != self.turns.is_some() {
+            let why = format!(
+                "collector {}: does not say which generation its store has",
+                self.links[index].address
+            );
+            self.failed.push((index, why));
+            return;
+        }
         self.links[index].granted = Some(granted);
         if let (Some(turns), Some(generation)) = (&mut self.turns, generation) {
             turns.arrive(index, generation, unix_ns());
@@ -234,11 +276,18 @@ impl Collectors {
 
     /// Goes on to the generation that all collectors have begun, and with collectors that have it.
     fn look_at_turns(&mut self, translator: &mut Translator, tell: &Tell) {
+        let before = self.youngest();
         let begun = self.turns.as_mut().and_then(Turns::step);
         if let Some(begun) = begun {
+            self.turning_since = None;
             let rows = candidates::entries(&self.plan, begun.index).len();
             let connected = self.links.iter_mut().zip(&mut self.remotes);
             for (link, remote) in connected.filter(|(link, _)| link.port.is_some()) {
+                if let Some(before) = before {
+                    remote.finish_largest();
+                    let known = (&mut link.written[..], &mut link.others);
+                    write_largest(remote, (&self.plan, before.index), known, &mut link.entries);
+                }
                 link.others = candidates::others(Some(0));
                 link.written = vec![0; rows];
                 remote.keep_largest(Largest::new(rows));
@@ -395,12 +444,21 @@ impl Collectors {
         stop: &AtomicBool,
         tell: &Tell,
     ) -> Result<()> {
-        let is_new = |link: &Link| link.connections == 0 && link.problem.is_none();
+        let start = Instant::now();
+        let is_new = |link: &Link| {
+            // One that takes long to begin a generation is not waited for.
+            let waits = link.granted.is_none() || start.elapsed() < GRANT_WAIT;
+            link.connections == 0 && link.problem.is_none() && waits
+        };
         while self.links.iter().any(is_new) && !stop.load(Ordering::Relaxed) {
             match self.events.recv_timeout(STOP_LOOK) {
                 Ok((_, Event::Away(error))) if !error.passes() => return Err(error.into()),
                 Ok((index, event)) => self.happened(index, event, translator, tell),
                 Err(_) => {}
+            }
+            for (index, why) in std::mem::take(&mut self.failed) {
+                self.links[index].connector.again();
+                self.away(index, why, tell);
             }
         }
         Ok(())

@@ -62,15 +62,26 @@ impl Turns {
             // The first one.
             None if number == 0 => self.youngest = Some(self.generation(1, now_ns)),
             None => self.youngest = Some(has),
-            // An earlier translator had begun it.
-            Some(aim) if aim.number < number => self.wanted = Some(has),
+            // An earlier translator had begun it. The place that reports go to is not cleared.
+            Some(aim) if aim.number < number => {
+                let is_taken = self
+                    .youngest
+                    .is_some_and(|youngest| youngest.index == has.index);
+                self.wanted = Some(match is_taken {
+                    true => self.generation(number.wrapping_add(1), now_ns),
+                    false => has,
+                });
+            }
             Some(_) => {}
         }
     }
 
-    /// A collector has begun a generation.
+    /// A collector has begun a generation; one that nobody wants is not counted.
     pub(super) fn turned(&mut self, collector: usize, number: u64) {
-        if let Some(there) = &mut self.there[collector] {
+        let mut known = [self.youngest, self.wanted].into_iter().flatten();
+        if known.any(|known| known.number == number)
+            && let Some(there) = &mut self.there[collector]
+        {
             *there = number;
         }
     }
@@ -114,6 +125,11 @@ impl Turns {
         self.youngest = self.wanted.take();
         self.youngest
     }
+}
+
+/// Whether there can be a generation of this number: a period has a second at least.
+pub(super) fn is_possible(number: u64, now_ns: u64) -> bool {
+    number <= now_ns / 1_000_000_000
 }
 
 #[cfg(test)]
@@ -186,5 +202,12 @@ mod tests {
         turns.turned(0, 7);
         assert_eq!(turns.step().unwrap().begun_ns, 3 * S);
         assert!(turns.is_there(0) && turns.is_there(1));
+        // The place of the youngest is not cleared under its reports.
+        turns.arrive(1, (10, 9 * S), 10 * S);
+        assert_eq!(turns.asks(0).unwrap().number, 11);
+        assert_eq!(turns.asks(1).unwrap().number, 11);
+        turns.turned(0, 99);
+        assert_eq!(turns.step(), None, "nobody wants that one");
+        assert!(is_possible(10, 10 * S) && !is_possible(11, 10 * S));
     }
 }

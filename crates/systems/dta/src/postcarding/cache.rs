@@ -27,6 +27,8 @@ struct Row {
     beyond: u8,
     /// Whether a hop has reported with two values.
     is_contradicted: bool,
+    /// Whether its postcards may be of several packets.
+    is_mixed: bool,
 }
 const _: () = assert!(size_of::<Row>() == 64);
 
@@ -44,8 +46,11 @@ impl Row {
             }
             Some(len) => Extent::known(len),
         };
+        // A hop beyond the end is of another packet.
+        let is_longer = self.path_len.is_some_and(|len| self.beyond > len);
         Extent {
             is_contradicted: self.is_contradicted,
+            is_mixed: self.is_mixed || is_longer,
             ..extent
         }
     }
@@ -112,7 +117,15 @@ pub struct Cache {
     /// Postcards in rows that were written.
     written: u64,
     /// What the dictionary of each collector holds.
-    known: Vec<HashSet<u32>>,
+    known: Vec<Written>,
+}
+
+/// A dictionary of large values.
+#[derive(Debug, Default)]
+struct Written {
+    values: HashSet<u32>,
+    /// Words of it: after damage, a value may be there twice.
+    words: u32,
 }
 
 impl Cache {
@@ -140,9 +153,14 @@ impl Cache {
     pub fn continue_values(&mut self, collector: usize, values: impl IntoIterator<Item = u32>) {
         if self.known.len() <= collector {
             self.known
-                .resize_with(collector.wrapping_add(1), HashSet::new);
+                .resize_with(collector.wrapping_add(1), Written::default);
         }
-        self.known[collector] = values.into_iter().collect();
+        let known = &mut self.known[collector];
+        *known = Written::default();
+        for value in values {
+            known.values.insert(value);
+            known.words = known.words.saturating_add(1);
+        }
     }
 
     /// Writes a value that readers cannot guess into the dictionary of the collector of a key.
@@ -158,18 +176,19 @@ impl Cache {
         if self.known.len() <= collector {
             self.continue_values(collector, []);
         }
-        let known = &mut self.known[collector];
-        if known.contains(&value) {
+        let Written { values, words } = &mut self.known[collector];
+        if values.contains(&value) {
             return Ok(());
         }
-        // No more than it has room for.
-        let next = exact::<u32>(known.len());
-        if next >= dictionary.len {
+        if *words >= dictionary.len {
             return Err(Refusal::Value);
         }
-        known.insert(value);
-        let word = Dictionary::word(value);
-        sinks[collector].write_word(dictionary.place(next), word, &[]);
+        values.insert(value);
+        let sink = &mut sinks[collector];
+        sink.write_word(dictionary.place(*words), Dictionary::word(value), &[]);
+        // Before a chunk that has it.
+        sink.settle();
+        *words = words.wrapping_add(1);
         tally::one(&mut self.counters.values);
         Ok(())
     }
@@ -311,9 +330,25 @@ impl Cache {
                 ..Row::default()
             };
         }
-        let row = &mut self.rows[index];
+        let row = &self.rows[index];
         let bit = 1 << hop;
         let is_first = row.reported & bit == 0;
+        // Another packet, unless postcards have overtaken each other.
+        let begins = hop == 0 && is_first && row.reported != 0;
+        let is_last = |len: u8| row.count.saturating_add(1) >= len.min(kept);
+        if begins && row.path_len.is_some_and(is_last) {
+            // The first postcard of the packet before was lost: the row would go on so for ever.
+            self.write(index, Why::Collided, sinks);
+            self.rows[index] = Row {
+                key,
+                since_ns: now_ns,
+                ..Row::default()
+            };
+        }
+        let row = &mut self.rows[index];
+        let has_other_len =
+            path_len.is_some() && row.path_len.is_some_and(|len| Some(len) != path_len);
+        row.is_mixed |= !is_first || has_other_len || (begins && row.reported != 0);
         // A bit of 8 each.
         row.count = row.count.wrapping_add(u8::from(is_first));
         row.reported |= bit;
@@ -410,14 +445,15 @@ impl Cache {
     #[inline]
     fn write<S: Sink>(&mut self, index: usize, why: Why, sinks: &mut [S]) {
         let row = &mut self.rows[index];
-        let extent = row.extent();
+        let (extent, is_len_known) = (row.extent(), row.path_len.is_some());
         let reported = std::mem::replace(&mut row.reported, 0);
         row.beyond = 0;
         // What other hops have said before stays, unless this is as much as could be expected.
         let merges = match why {
             Why::Complete => false,
             Why::Collided => true,
-            Why::Aged => reported == 0 || !is_from_the_first(reported),
+            // With a known length, it is not complete.
+            Why::Aged => reported == 0 || is_len_known || !is_from_the_first(reported),
         };
         if reported == 0 && !S::MERGES {
             return;

@@ -184,6 +184,51 @@ fn paths_of_more_flows_than_rows_are_put_together_and_with_many_rows_known_to_be
     assert!(whole > 0.9, "{shares:?}");
 }
 
+/// The next packet of the flow takes another way, and fills the row of one whose reports were lost.
+#[test]
+fn a_row_of_two_packets_is_not_a_whole_path() {
+    let mut world = World::new(64, 2);
+    // The first postcard is lost: the next packet has a row of its own.
+    for (hop, value) in [(1, 201), (2, 202), (0, 300), (1, 301), (2, 302)] {
+        assert!(!world.found(1).is_some_and(|path| path.is_whole()));
+        world.put(1, hop, Some(3), value).unwrap();
+    }
+    let path = world.found(1).unwrap();
+    assert!(path.is_whole());
+    assert_eq!(path.values()[..3], [300, 301, 302].map(Some));
+    // The last ones are lost, and the next packet begins at the same node.
+    for hop in 0..3 {
+        world.put(2, hop, Some(5), 200 + u32::from(hop)).unwrap();
+    }
+    world.put(2, 0, Some(3), 200).unwrap();
+    let path = world.found(2).unwrap();
+    assert!(path.extent().is_mixed && !path.is_whole());
+    // A hop beyond the end.
+    let _ = world.put(3, 6, None, 7);
+    for hop in 0..3 {
+        world.put(3, hop, Some(3), 200).unwrap();
+    }
+    assert!(!world.found(3).unwrap().is_whole());
+}
+
+/// A path of five hops, then one of three, whose row has to make way.
+#[test]
+fn after_the_end_of_a_shorter_path_nothing_is_left_of_a_longer_one() {
+    let mut world = World::new(1, 1);
+    for hop in 0..5 {
+        world.put(1, hop, Some(5), 200 + u32::from(hop)).unwrap();
+    }
+    assert!(world.found(1).unwrap().is_whole());
+    for hop in 0..2 {
+        world.put(1, hop, Some(3), 300).unwrap();
+    }
+    world.put(2, 0, None, 400).unwrap();
+    let path = world.found(1).unwrap();
+    let expected = [Some(300), Some(300), Some(202), None, None];
+    assert_eq!(path.values()[..5], expected);
+    assert!(path.extent().hops == 3 && !path.is_whole());
+}
+
 #[test]
 fn hops_that_all_report_as_the_first_contradict_each_other() {
     let mut world = World::new(64, 2);

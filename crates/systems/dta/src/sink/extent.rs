@@ -17,7 +17,7 @@ const LEN_KNOWN: u8 = 0x80;
 ///
 /// ```text
 /// bit 7      its number of hops is known; else there are at least as many
-///     6      its hops are not all of one packet
+///     6      its hops may be those of different packets
 ///     5      several nodes have reported as the same hop
 ///  4..0      hops
 /// ```
@@ -93,8 +93,10 @@ impl Extent {
 /// How a chunk is put together with the one in its place, if that is of the same key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Merge {
-    /// A bit for each slot of 4 bytes that is known; the highest is that of the extent.
+    /// A bit for each slot of 4 bytes that is known, that of the extent included.
     pub(crate) known: u16,
+    /// The slot of the extent.
+    pub(crate) last: u8,
     /// The extent in the chunk.
     pub(crate) extent: Extent,
 }
@@ -102,7 +104,8 @@ pub struct Merge {
 impl Merge {
     /// Puts `chunk` into `there`, which is as long: whether that changes anything.
     pub(crate) fn into(self, chunk: &[u8], there: &mut [u8]) -> bool {
-        let last = exact::<usize>(self.known.ilog2());
+        let slots = chunk.as_chunks::<SLOT_LEN>().0;
+        let last = usize::from(self.last);
         let has_hops = self.known.count_ones() > 1;
         let slot = |bytes: &[u8]| {
             let slots = bytes.as_chunks::<SLOT_LEN>().0;
@@ -120,7 +123,6 @@ impl Merge {
         if !has_hops {
             extent.is_mixed = before.is_mixed;
         }
-        let slots = chunk.as_chunks::<SLOT_LEN>().0;
         let all = there.as_chunks_mut::<SLOT_LEN>().0.iter_mut().zip(slots);
         for (index, (there, new)) in all.enumerate() {
             if self.known.unbounded_shr(exact::<u32>(index)) & 1 == 1 {

@@ -550,7 +550,9 @@ impl Translator {
         let Some(before_ns) = now_ns.checked_sub(self.options.age_ns_max) else {
             return;
         };
-        self.write_older(before_ns, LOOKED_AT, sinks);
+        // All of them within the age, if this is called as often as it should be.
+        let rows = self.cache.as_ref().map_or(0, Cache::rows);
+        self.write_older(before_ns, LOOKED_AT.max(rows >> 5), sinks);
     }
 
     /// Writes all that waits, as far as there is room: at the end.

@@ -82,7 +82,14 @@ fn translate(counters: &Path, collectors: &[&str]) -> Process {
     let mut command = strata();
     command.args(["telemetry", "run", "--listen", "127.0.0.1:0", "-o"]);
     command.arg(counters);
-    command.args(["--store-memory", "4MiB", "--lists", "8"]);
+    command.args([
+        "--store-memory",
+        "4MiB",
+        "--lists",
+        "8",
+        "--entry-bytes",
+        "18",
+    ]);
     for collector in collectors {
         command.args(["--collector", collector]);
     }

@@ -158,6 +158,8 @@ impl Collector {
         let Some(active) = self.active.take() else {
             return;
         };
+        // The next translator may want another one.
+        self.clearing = None;
         if let Some(pair) = self.responder.disconnect(active.qpn) {
             add(&mut self.counters.before, &pair.counters());
         }
