@@ -22,6 +22,7 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use anyhow::Result;
+use strata_control::queries::QueryReport;
 use strata_gpv::marple::{Limits, SHIPPED};
 use strata_store::Sources;
 use strata_terminal::confined::SandboxArgs;
@@ -96,6 +97,13 @@ pub(crate) struct Args {
     /// queries run there, each with at most 100,000 groups, 100,000 rows and 16 MiB.
     #[arg(long, value_name = "NAME", conflicts_with_all = ["read", "interfaces", "write", "format", "sort", "top", "count", "skip_incomplete"])]
     install: Option<String>,
+
+    /// Report groups of the installed query, by flow or host, to the telemetry collector of the
+    /// recording (`record --report-to`) every second: the latest number of each (`value`), what was
+    /// added to it (`add`), or each new group as an entry of a list (`list=NUMBER`). The number is in
+    /// the last column, or after a colon: `value:COLUMN`.
+    #[arg(long, value_name = "HOW", requires = "install")]
+    report: Option<QueryReport>,
 
     /// Show the answer so far of this query, which is installed in the running recording; without a
     /// NAME, list the installed queries.

@@ -358,9 +358,7 @@ impl IntoResponse for QueryRefused {
             Self::NoSuch(_) => StatusCode::NOT_FOUND,
             Self::Taken(_) => StatusCode::CONFLICT,
             Self::TooMany | Self::Ends(_) | Self::Thread(_) => StatusCode::SERVICE_UNAVAILABLE,
-            Self::Name(_) | Self::Instructions { .. } | Self::Limit { .. } | Self::Query(_) => {
-                StatusCode::BAD_REQUEST
-            }
+            _ => StatusCode::BAD_REQUEST,
         };
         refused(status, &self.to_string())
     }

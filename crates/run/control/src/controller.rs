@@ -300,6 +300,9 @@ impl Controller {
         request: &QueryRequest,
         who: &str,
     ) -> Result<QueryStatus, QueryRefused> {
+        if request.report.is_some() && self.reports().is_none() {
+            return Err(QueryRefused::NoCollector);
+        }
         let installed = self.queries.install(request)?;
         let what = format!("query {} installed", installed.name);
         self.lock().events.note(who, what, &request.why);

@@ -27,6 +27,7 @@ pub mod elastic;
 mod endpoint;
 pub mod metrics;
 pub mod queries;
+mod query_report;
 mod request;
 mod role_error;
 pub mod saved;

@@ -20,6 +20,9 @@ use strata_wire::grouped;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use utoipa::ToSchema;
 
+pub use crate::query_report::{
+    GroupKey, QueryReport, QueryReportKind, ReportedColumns, ReportedQuery,
+};
 use crate::request::QueryRequest;
 use crate::saved::now;
 use crate::vectors::{Attached, NotAttached, Subscriber, Subscribers, WhenFull};
@@ -82,6 +85,12 @@ pub enum QueryRefused {
     /// The text is wrong, or needs what there is not.
     #[error("{0}")]
     Query(String),
+    /// There is no collector.
+    #[error(
+        "this recording reports to no telemetry collector: start it with --report-to, or install the \
+         query without --report"
+    )]
+    NoCollector,
     /// There is no query of that name.
     #[error("no query with the name '{0}' is installed")]
     NoSuch(String),
@@ -104,6 +113,10 @@ pub struct QueryStatus {
     pub since: String,
     /// Packets that it has seen.
     pub packets: u64,
+    /// What of it is reported to the telemetry collector of the recording, if anything is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    pub report: Option<QueryReport>,
     /// Rows of its answer so far.
     pub rows: u64,
     /// Instructions that a packet takes at most.
@@ -226,6 +239,7 @@ struct Installed {
     text: String,
     since: Timestamp,
     query: Query,
+    report: Option<(QueryReport, ReportedColumns)>,
     /// Vectors that were lost before it came.
     lost_before: u64,
 }
@@ -263,6 +277,7 @@ impl Installed {
             query: self.text.clone(),
             since: self.since.to_string(),
             packets: counters.packets,
+            report: self.report.as_ref().map(|(report, _)| report.clone()),
             rows: self.query.rows() as u64,
             instructions: self.query.program().instructions() as u64,
             groups_max: limits.groups_max.into(),
@@ -321,6 +336,13 @@ impl Queries {
         let limits = limits(request)?;
         let (text, program) = compiled(request)?;
         let (needed, columns) = (program.instructions(), program.columns());
+        let report = request.report.clone().map(|report| {
+            let is_of_packets = program.is_of_packets();
+            let columns = report.columns(program.names(), &program.kinds(), is_of_packets);
+            let columns = columns.map_err(|why| QueryRefused::Query(format!("--report: {why}")));
+            columns.map(|columns| (report, columns))
+        });
+        let report = report.transpose()?;
         let query = Query::new::<Full>(program, limits);
         let query = query.map_err(|error| QueryRefused::Query(error.to_string()))?;
         let mut inner = self.lock();
@@ -355,6 +377,7 @@ impl Queries {
             text,
             since: now(),
             query,
+            report,
             lost_before: inner.lost,
         };
         let status = installed.status(inner.lost);
@@ -426,6 +449,23 @@ impl Queries {
                 .map(|row| row.into_iter().map(Cell::from).collect())
                 .collect(),
         })
+    }
+
+    /// Those of which something is reported, with their answers so far.
+    #[must_use]
+    pub fn reported(&self) -> Vec<ReportedQuery> {
+        let mut inner = self.lock();
+        let reported = inner.list.iter_mut().filter_map(|installed| {
+            let (report, columns) = installed.report.clone()?;
+            Some(ReportedQuery {
+                name: installed.name.clone(),
+                since: installed.since.to_string(),
+                report,
+                columns,
+                rows: installed.query.answer().rows,
+            })
+        });
+        reported.collect()
     }
 
     /// Feeds them until they are gone, or the recording is over.

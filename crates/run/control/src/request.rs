@@ -7,6 +7,8 @@ use utoipa::ToSchema;
 
 use crate::config::PolicyConfig;
 
+use crate::query_report::QueryReport;
+
 /// What went wrong.
 #[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
 pub struct Refusal {
@@ -113,6 +115,11 @@ pub struct QueryRequest {
     /// Bytes of groups and rows at most.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_max: Option<u64>,
+    /// What of its groups is reported to the telemetry collector of the recording: `value`, `add` or
+    /// `list=NUMBER`, and the column after a colon.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    pub report: Option<QueryReport>,
     /// Reason, for the events.
     #[serde(default)]
     pub why: String,

@@ -7,13 +7,16 @@
 //!
 //! The vectors are those that queries get too (`strata_gpv_run::VectorTap`). While interfaces are captured, workers
 //! never wait for this thread: what does not fit into its queue is lost and counted, as is what the
-//! network does not take. Reports are not kept, so what the collector drops is not sent again.
+//! network does not take. Reports are not kept, so what the collector drops is not sent again. A second
+//! thread reports what has changed of installed queries, whether packets come or not.
 
+mod asked;
 mod flows;
 
 use std::io::ErrorKind;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
-use std::sync::Arc;
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -30,6 +33,7 @@ use strata_sandbox::Role;
 use strata_wire::{exact, unix_ns};
 
 use crate::error::{At as _, Result};
+use asked::Asked;
 use flows::Flows;
 
 /// What is looked at of packets.
@@ -43,16 +47,20 @@ const COLUMNS: Columns = Columns::of(&[
 ]);
 /// Reports wait at most about this long.
 const FLUSH_EVERY: Duration = Duration::from_millis(100);
+/// Interval of reports of installed queries.
+const ASKED_EVERY: Duration = Duration::from_secs(1);
 /// Reports in that time, while interfaces are captured: a flood of made-up flows must not become a
 /// flood of reports.
 const REPORTS_MAX: u32 = 10_000;
 /// Caches that vectors come from, one of each worker: as many as there can be workers.
 const CACHES_MAX: usize = 1 << 16;
 
-/// The thread that reports. It ends when this is dropped, after what workers have given it.
+/// The threads that report. They end when this is dropped, after what workers have given them.
 pub(crate) struct Reports {
     feed: Arc<Subscriber>,
-    thread: Option<JoinHandle<()>>,
+    /// Ends the second one.
+    ends: Option<mpsc::Sender<()>>,
+    threads: Vec<JoinHandle<()>>,
 }
 
 impl Reports {
@@ -96,25 +104,39 @@ impl Reports {
         };
         controller.set_reports(sender.status.clone());
         let anomalous = model.classes.iter().map(|class| class.anomalous).collect();
+        let sender = Arc::new(Mutex::new(sender));
+        let (ends, ended) = mpsc::channel();
+        let mut reports = Self {
+            feed,
+            ends: Some(ends),
+            threads: Vec::new(),
+        };
+        let of_packets = Arc::clone(&sender);
+        reports.spawn("strata-reports", move || {
+            run(attached, &of_packets, Flows::new(anomalous));
+        })?;
+        reports.spawn("strata-asked", move || report_queries(&sender, &ended))?;
+        Ok(reports)
+    }
+
+    fn spawn(&mut self, name: &str, work: impl FnOnce() + Send + 'static) -> Result<()> {
         let work = move || {
             strata_role::sandbox::thread(Role::Server);
-            run(attached, sender, Flows::new(anomalous));
+            work();
         };
-        let thread = thread::Builder::new()
-            .name("strata-reports".into())
-            .spawn(work);
-        Ok(Self {
-            feed,
-            thread: Some(thread.map_err(RoleError::Thread)?),
-        })
+        let thread = thread::Builder::new().name(name.into()).spawn(work);
+        self.threads.push(thread.map_err(RoleError::Thread)?);
+        Ok(())
     }
 }
 
 impl Drop for Reports {
     fn drop(&mut self) {
         self.feed.close();
-        if let Some(thread) = self.thread.take() {
+        // After packets, the changes that they have made in queries.
+        for thread in self.threads.drain(..) {
             let _ = thread.join();
+            self.ends = None;
         }
     }
 }
@@ -131,8 +153,31 @@ fn connected(to: SocketAddr) -> std::io::Result<UdpSocket> {
     Ok(socket)
 }
 
+fn lock(sender: &Mutex<Sender>) -> MutexGuard<'_, Sender> {
+    sender.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Reports once in a while what has changed of installed queries, until `ended`.
+fn report_queries(sender: &Mutex<Sender>, ended: &Receiver<()>) {
+    let controller = Arc::clone(&lock(sender).controller);
+    let mut asked = Asked::default();
+    loop {
+        let wait = ended.recv_timeout(ASKED_EVERY);
+        let queries = controller.queries().reported();
+        if !queries.is_empty() {
+            let mut sender = lock(sender);
+            sender.left = REPORTS_MAX;
+            asked.report(&queries, &mut |report| sender.report(report));
+            sender.send_all();
+        }
+        if let Err(RecvTimeoutError::Disconnected) = wait {
+            return;
+        }
+    }
+}
+
 /// Reports what comes until the recording is over.
-fn run(mut attached: Attached, mut sender: Sender, mut flows: Flows) {
+fn run(mut attached: Attached, sender: &Mutex<Sender>, mut flows: Flows) {
     // Datagrams of a worker come in order, so nothing has to wait.
     let mut sequencer = Sequencer::new(SequencerOptions {
         waiting_max: 0,
@@ -143,12 +188,13 @@ fn run(mut attached: Attached, mut sender: Sender, mut flows: Flows) {
         let is_late = flushed.elapsed() >= FLUSH_EVERY;
         let ready = attached.next_now();
         if is_late || ready.is_none() {
-            sender.flush(&mut flows, is_late);
+            lock(sender).flush(&mut flows, is_late);
             flushed = if is_late { Instant::now() } else { flushed };
         }
         let Some(datagram) = ready.or_else(|| attached.blocking_next()) else {
             break;
         };
+        let mut sender = lock(sender);
         // What cannot be read is counted as lost with the next.
         let _ = sequencer.datagram_at_once(&datagram, |_, vectors| {
             for vector in vectors {
@@ -164,6 +210,7 @@ fn run(mut attached: Attached, mut sender: Sender, mut flows: Flows) {
     for (cache, sent) in attached.subscriber().end().caches {
         let _ = sequencer.finish(cache, Some(sent), |_, _| ());
     }
+    let mut sender = lock(sender);
     sender.status.vectors_lost = sequencer.counters().lost;
     sender.flush(&mut flows, true);
 }
@@ -211,6 +258,11 @@ impl Sender {
             self.left = REPORTS_MAX;
         }
         flows.flush(&mut |report| self.report(report));
+        self.send_all();
+    }
+
+    /// Sends what waits, and says what was sent so far.
+    fn send_all(&mut self) {
         let mut rest = Vec::new();
         self.reporter
             .flush(&mut |bytes: &[u8]| rest.push(bytes.to_vec()));

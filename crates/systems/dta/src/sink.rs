@@ -1,6 +1,7 @@
 //! Where a translator's operations go.
 
 mod extent;
+mod waiting;
 
 use strata_wire::{exact, prefetch};
 
@@ -9,6 +10,7 @@ use crate::protocol::KEY_LEN_MAX;
 
 pub(crate) use self::extent::{CHUNK_LEN_MAX, SLOT_LEN};
 pub use self::extent::{Extent, Merge};
+use self::waiting::{NO_COUNT, Short, Waiting};
 
 /// A reporter, by its number at the translator.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
@@ -203,68 +205,10 @@ struct Word {
     word: u64,
 }
 
-/// Additions to the counters of a key that wait for their lines of memory. As few stores as possible: they
-/// queue behind additions whose lines are still under way.
-#[derive(Clone, Copy)]
-struct Waiting {
-    places: [usize; REDUNDANCY_MAX as usize],
-    add: u64,
-    short: Short,
-    /// The key, if it does not have four bytes.
-    key: [u8; KEY_LEN_MAX],
-}
-
-/// A word: a key of four bytes in the low half, the length of the key above it, and then how many places
-/// there are. 0: nothing waits.
-#[derive(Clone, Copy)]
-struct Short(u64);
-
-impl Short {
-    #[inline(always)]
-    fn new(key: &[u8], places_len: u8) -> Self {
-        let bytes = match *key {
-            [a, b, c, d] => u32::from_le_bytes([a, b, c, d]),
-            _ => 0,
-        };
-        let lens = u64::from(exact::<u8>(key.len())) | u64::from(places_len) << 8;
-        Self(u64::from(bytes) | lens << 32)
-    }
-
-    /// Whether the key has the same length as another, and as many places.
-    #[inline(always)]
-    fn has_lens_of(self, other: Self) -> bool {
-        self.0 >> 32 == other.0 >> 32
-    }
-
-    #[inline(always)]
-    fn key(self) -> [u8; 4] {
-        let [a, b, c, d, ..] = self.0.to_le_bytes();
-        [a, b, c, d]
-    }
-
-    #[inline(always)]
-    fn key_len(self) -> usize {
-        usize::from(self.0.to_le_bytes()[4])
-    }
-
-    #[inline(always)]
-    fn places_len(self) -> usize {
-        usize::from(self.0.to_le_bytes()[5])
-    }
-}
-
 /// Where nothing waits.
 const NOWHERE: Word = Word {
     at: usize::MAX,
     word: 0,
-};
-
-/// No addition waits.
-const NO_COUNT: Waiting = Waiting {
-    places: [0; REDUNDANCY_MAX as usize],
-    add: 0,
-    short: Short(0),
-    key: [0; KEY_LEN_MAX],
 };
 
 /// Operations requested of a memory.

@@ -1,5 +1,7 @@
 //! The collectors of a translator, at the other end of RDMA connections.
 
+mod generations;
+
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -7,7 +9,6 @@ use std::sync::mpsc::{self, Receiver};
 use std::time::{Duration, Instant};
 
 use crate::api::status::LinkStatus;
-use strata_dta::generations::Generation;
 use strata_dta::key_increment::largest::{Kept, Largest};
 use strata_dta::protocol::packed::stated_count;
 use strata_dta::protocol::{Datagram, Primitive, Report};
@@ -15,7 +16,7 @@ use strata_dta::{Operation, Operations, Origin, Remote, RemoteCounters, Room, Si
 use strata_rdma::Failure;
 use strata_role::{At as _, Result, RoleError, Tell};
 use strata_sys::socket;
-use strata_wire::{clamped, exact, unix_ns};
+use strata_wire::{clamped, exact};
 
 use super::super::candidates;
 use super::super::counted::counted;
@@ -32,8 +33,6 @@ use super::turns::Turns;
 const ROOM_WAIT: Duration = Duration::from_millis(100);
 /// Between looks at connections meanwhile.
 const ROOM_LOOK: Duration = Duration::from_millis(1);
-/// How long a collector may take to clear the place of a generation, on a slow disk too.
-const TURN_LIMIT: Duration = Duration::from_secs(60);
 /// How long the start waits for that.
 const GRANT_WAIT: Duration = Duration::from_secs(10);
 /// Between looks at the stop flag while collectors connect.
@@ -197,124 +196,13 @@ impl Collectors {
         while let Ok((index, event)) = self.events.try_recv() {
             self.happened(index, event, translator, tell);
         }
-        if self
-            .turns
-            .as_mut()
-            .is_some_and(|turns| turns.look(unix_ns()))
-        {
-            self.turning_since = Some(Instant::now());
-            (0..self.links.len()).for_each(|index| self.ask(index));
-            self.look_at_turns(translator, tell);
-        }
-        if self
-            .turning_since
-            .is_some_and(|since| since.elapsed() > TURN_LIMIT)
-        {
-            self.turning_since = Some(Instant::now());
-            self.give_up_late();
-        }
+        self.begin_generations(translator, tell);
         self.exchange();
         for (index, why) in std::mem::take(&mut self.failed) {
             self.links[index].connector.again();
             self.away(index, why, tell);
             self.look_at_turns(translator, tell);
         }
-    }
-
-    /// Collectors that have not begun the generation that all wait for are away from now on.
-    fn give_up_late(&mut self) {
-        for (index, link) in self.links.iter().enumerate() {
-            let is_late = self
-                .turns
-                .as_ref()
-                .is_some_and(|turns| turns.asks(index).is_some());
-            if is_late {
-                let why = format!(
-                    "collector {}: has not begun the next generation within {} s",
-                    link.address,
-                    TURN_LIMIT.as_secs()
-                );
-                self.failed.push((index, why));
-            }
-        }
-    }
-
-    /// A collector is there: it has the generation that reports go to, or is asked to begin it.
-    fn arrived(
-        &mut self,
-        index: usize,
-        granted: Granted,
-        translator: &mut Translator,
-        tell: &Tell,
-    ) {
-        let generation = granted.generation;
-        if generation.is_some() != self.turns.is_some() {
-            let why = format!(
-                "collector {}: does not say which generation its store has",
-                self.links[index].address
-            );
-            self.failed.push((index, why));
-            return;
-        }
-        self.links[index].granted = Some(granted);
-        if let (Some(turns), Some(generation)) = (&mut self.turns, generation) {
-            turns.arrive(index, generation, unix_ns());
-            (0..self.links.len()).for_each(|index| self.ask(index));
-        }
-        self.look_at_turns(translator, tell);
-    }
-
-    /// Asks a collector for the generation that it is to have, if it has another one.
-    fn ask(&mut self, index: usize) {
-        let turns = self.turns.as_ref();
-        if let Some(wanted) = turns.and_then(|turns| turns.asks(index)) {
-            self.links[index]
-                .connector
-                .turn(wanted.number, wanted.begun_ns);
-        }
-    }
-
-    /// Goes on to the generation that all collectors have begun, and with collectors that have it.
-    fn look_at_turns(&mut self, translator: &mut Translator, tell: &Tell) {
-        let before = self.youngest();
-        let begun = self.turns.as_mut().and_then(Turns::step);
-        if let Some(begun) = begun {
-            self.turning_since = None;
-            let rows = candidates::entries(&self.plan, begun.index).len();
-            let connected = self.links.iter_mut().zip(&mut self.remotes);
-            for (link, remote) in connected.filter(|(link, _)| link.port.is_some()) {
-                if let Some(before) = before {
-                    remote.finish_largest();
-                    let known = (&mut link.written[..], &mut link.others);
-                    write_largest(remote, (&self.plan, before.index), known, &mut link.entries);
-                }
-                link.others = candidates::others(Some(0));
-                link.written = vec![0; rows];
-                remote.keep_largest(Largest::new(rows));
-            }
-            self.has_turned = true;
-        }
-        if let Some((youngest, generations)) = self.youngest().zip(self.plan.generations()) {
-            let (plan, offset) = (&self.plan, generations.offset(youngest.index));
-            translator.turn_to(
-                plan.key_write.shifted(offset),
-                plan.postcarding.shifted(offset),
-                plan.key_increment.shifted(offset),
-            );
-        }
-        for index in 0..self.links.len() {
-            let is_there = self
-                .turns
-                .as_ref()
-                .is_none_or(|turns| turns.is_there(index));
-            if is_there && let Some(granted) = self.links[index].granted.take() {
-                self.connected(index, granted, translator, tell);
-            }
-        }
-    }
-
-    fn youngest(&self) -> Option<Generation> {
-        self.turns.as_ref().and_then(Turns::youngest)
     }
 
     fn connected(

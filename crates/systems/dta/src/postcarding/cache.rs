@@ -348,7 +348,9 @@ impl Cache {
         let row = &mut self.rows[index];
         let has_other_len =
             path_len.is_some() && row.path_len.is_some_and(|len| Some(len) != path_len);
-        row.is_mixed |= !is_first || has_other_len || (begins && row.reported != 0);
+        // Without a known length, a row has all packets of a while: nodes that differ contradict.
+        let is_again = !is_first && row.path_len.is_some();
+        row.is_mixed |= is_again || has_other_len || (begins && row.reported != 0);
         // A bit of 8 each.
         row.count = row.count.wrapping_add(u8::from(is_first));
         row.reported |= bit;

@@ -46,9 +46,8 @@ use sequence::{Arrival, Sequence, Stamp};
 
 /// Rows and lists that are looked at for their age in one tick.
 const LOOKED_AT: usize = 4096;
-/// Negative acknowledgements of a report at most. Without a bound, reporters that answer each at once
-/// and a network that duplicates datagrams would keep a translator at its limit busy with what it
-/// drops, for ever.
+/// Negative acknowledgements of a report at most. Without a bound, reporters that answer each at once and a
+/// network that duplicates datagrams would keep a translator at its limit busy with what it drops.
 const NACKS_MAX: u8 = 8;
 
 /// Ports of an address that are reporters of their own.
@@ -69,8 +68,7 @@ impl From<Refusal> for NotTaken {
     }
 }
 
-/// The translator. Memory is fixed at start: the cache, a batch per list, and about 1.5 KiB per
-/// reporter at most.
+/// The translator. Memory is fixed at start: cache, a batch per list, 1.5 KiB per reporter at most.
 #[derive(Debug)]
 pub struct Translator {
     options: Options,
@@ -550,7 +548,7 @@ impl Translator {
         let Some(before_ns) = now_ns.checked_sub(self.options.age_ns_max) else {
             return;
         };
-        // All of them within the age, if this is called as often as it should be.
+        // All of them within the age.
         let rows = self.cache.as_ref().map_or(0, Cache::rows);
         self.write_older(before_ns, LOOKED_AT.max(rows >> 5), sinks);
     }

@@ -77,6 +77,7 @@ pub(crate) const ENDING: &[&str] = &[
     "stream check",
     "stream create",
     "stream list",
+    "telemetry flows",
     "telemetry get",
     "telemetry path",
     "telemetry snapshot",

@@ -289,7 +289,7 @@ fn reports_of_int_become_paths_latencies_depths_and_events_by_the_table() {
         socket.send_to(&bytes, collector.int).unwrap();
     }
     socket
-        .send_to(&int_report(4, 9, 62, 509, 9009, tracked), collector.int)
+        .send_to(&int_report(4, 9, 62, 509, 9009, 0), collector.int)
         .unwrap();
     socket.send_to(&[0x30; 40], collector.int).unwrap();
     // The same part of node 9 in version 1.0, whose numbers are longer, and again in 2.0: this ended the
@@ -298,7 +298,7 @@ fn reports_of_int_become_paths_latencies_depths_and_events_by_the_table() {
     let version_1: Vec<u8> = words.into_iter().flat_map(u32::to_be_bytes).collect();
     socket.send_to(&version_1, collector.int).unwrap();
     socket
-        .send_to(&int_report(5, 9, 62, 509, 9009, tracked), collector.int)
+        .send_to(&int_report(5, 9, 62, 509, 9009, 0), collector.int)
         .unwrap();
     let path = wait_for(&store, &["path", FLOW_TEXT], |path| {
         path["latency_at_least"] == 500 * 3 + 24
@@ -1125,5 +1125,90 @@ fn addresses_that_somebody_made_up_keep_no_reporter_out() {
         text.contains("1,022, the most that are counted separately; "),
         "{text}"
     );
+    collector.end();
+}
+
+/// The rows of the paper's Table 2 that are no INT, in bytes as their papers have them.
+#[test]
+fn reports_of_other_systems_are_stored_and_found() {
+    let dir = TempDir::new().unwrap();
+    let store = dir.path().join("store");
+    let collector = Collector::start(&store, &["--data-bytes", "20"]);
+    let socket = sender();
+    let send = |bytes: &[u8]| {
+        socket.send_to(bytes, collector.reports).unwrap();
+    };
+    let flow_at = [&[0, 0, 0, 7][..], &FLOW].concat();
+    // A path of five ids as one value (published header); a byte of PINT; a result of Sonata's query 3; what
+    // PacketScope says of a flow at a switch.
+    send(&[&[1, 0, 2, 10, 0, 0, 9][..], &[0, 0, 0, 1].repeat(5)].concat());
+    send(&packed(
+        0x21,
+        0,
+        0,
+        [13, 1, 3],
+        &[[&FLOW[..], &[0x5a]].concat()],
+    ));
+    send(&packed(
+        0x21,
+        0,
+        1,
+        [4, 8, 2],
+        &[[&[0, 0, 0, 3][..], &[1, 2, 3, 4, 5, 6, 7, 8]].concat()],
+    ));
+    send(&packed(
+        0x21,
+        0,
+        2,
+        [17, 2, 2],
+        &[[&flow_at[..], &[0xab, 0xcd]].concat()],
+    ));
+    // Two evicted records of TurboFlow; a label of Trajectory Sampling at two hops.
+    let evicted = |packets: u64| [&FLOW[..], &packets.to_be_bytes()].concat();
+    send(&packed(0x23, 0, 3, [13, 8, 2], &[evicted(30), evicted(12)]));
+    let label = |hop: u8| vec![0xde, 0xad, hop, 2, 0, 0, 0, 20 + hop];
+    send(&packed(0x24, 0, 5, [2, 4, 0], &[label(0), label(1)]));
+    // A loss of NetSeer, 18 bytes; a lossy connection of Marple, 13 bytes.
+    let loss = [&[0, 0, 0, 20][..], &FLOW, &[1, 0, 0, 0, 5]].concat();
+    send(&packed(0x22, 0, 7, [0, 18, 0], std::slice::from_ref(&loss)));
+    send(&packed(
+        0x22,
+        0,
+        8,
+        [0, 13, 0],
+        &[[&[0, 0, 0, 21][..], &FLOW].concat()],
+    ));
+    wait_for(&store, &["status"], |status| {
+        status["totals"]["accepted"] == 10
+    });
+    let value = |key: &str| {
+        let found = wait_for(&store, &["get", key], |_| true);
+        found["value"]["bytes"].as_str().unwrap().to_owned()
+    };
+    assert_eq!(value("10.0.0.9"), format!("0x{}", "00000001".repeat(5)));
+    assert!(value(FLOW_TEXT).starts_with("0x5a00"));
+    assert!(value("node 3").starts_with("0x010203040506070800"));
+    assert!(value(&format!("node 7 {FLOW_TEXT}")).starts_with("0xabcd00"));
+    let counted = answer(&store, &["get", FLOW_TEXT]).unwrap();
+    assert_eq!(counted["count"]["at_most"], 42);
+    let path = wait_for(&store, &["path", "0xdead"], |path| path["whole"] == true);
+    let nodes = path["hops"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|hop| number(&hop["node"]));
+    assert_eq!(nodes.collect::<Vec<_>>(), [20, 21]);
+    for (list, entry) in [("20", &loss[4..]), ("21", &FLOW[..])] {
+        let start = Instant::now();
+        while entries(&store, list).is_empty() {
+            assert!(start.elapsed() < PATIENCE);
+        }
+        let digits: String = entry.iter().map(|byte| format!("{byte:02x}")).collect();
+        let found = entries(&store, list)[0]["bytes"]
+            .as_str()
+            .unwrap()
+            .to_owned();
+        assert!(found.starts_with(&format!("0x{digits}00")), "{found}");
+    }
     collector.end();
 }

@@ -418,6 +418,39 @@ fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
+/// Counts the entries of list 9 that are keys of flows.
+fn count_listed(collector: &Collector, flows: &mut BTreeMap<String, u64>) {
+    let mut command = strata();
+    command.args(["telemetry", "list", "--json"]);
+    let listed = ok(command.arg(&collector.store).arg("9"));
+    for entry in listed.lines() {
+        let entry: Value = serde_json::from_str(entry).unwrap();
+        let key = &entry["bytes"].as_str().unwrap()[..2 + 26];
+        if let Some(seen) = flows.get_mut(key) {
+            *seen += 1;
+        }
+    }
+}
+
+/// Installs two queries in a recording, of which it reports.
+fn install_queries(socket: &Path) {
+    let install = |name: &str, query: &str, how: &str| {
+        let mut command = strata();
+        command.args(["ask", "--socket"]).arg(socket);
+        command.args(["--install", name, query, "--report", how]);
+        command
+    };
+    let packets = "def count([n], []):\n    n = n + 1\nR = groupby(T, [srcip], count);";
+    ok(&mut install("packets", packets, "add"));
+    let flows = "def count([n], []):\n    n = n + 1\nR = groupby(T, [srcip, dstip, srcport, dstport, proto], count);";
+    ok(&mut install("flows", flows, "list=9"));
+    let refused = install("rows", "R = filter(T, proto == 6);", "value")
+        .output()
+        .unwrap();
+    let refused = String::from_utf8(refused.stderr).unwrap();
+    assert!(refused.contains("only groups by flow"), "{refused}");
+}
+
 #[test]
 fn a_recording_of_an_interface_reports_while_it_captures() {
     if !may_use_kernel("recording from an interface") {
@@ -449,6 +482,7 @@ fn a_recording_of_an_interface_reports_while_it_captures() {
         let interfaces = asked()["interfaces"].clone();
         interfaces.as_array().is_some_and(|all| !all.is_empty())
     });
+    install_queries(&socket);
     let file = data_dir().join("labelled/cic2017-sqli/trace.pcap");
     let mut sent = 0;
     namespace.enter(|| {
@@ -472,12 +506,27 @@ fn a_recording_of_an_interface_reports_while_it_captures() {
         let found = serde_json::from_slice::<Value>(&output.stdout).unwrap_or_default();
         found["count"]["at_most"].as_u64()
     };
+    // The first query adds packets to the same counters.
+    let mut packets = BTreeMap::new();
+    for row in tshark(&file, "ip", &["ip.src"]) {
+        *packets.entry(row[0].clone()).or_insert(0) += 1;
+    }
     for (host, bytes) in &bytes {
+        let expected = bytes + packets[host];
         until(&format!("{host} has sent {bytes}"), || {
-            counted(host) == Some(*bytes)
+            counted(host) == Some(expected)
         });
     }
     assert!(recording.try_wait().unwrap().is_none(), "it goes on");
+    let mut command = strata();
+    let installed = ok(command
+        .args(["ask", "--installed", "--json", "--socket"])
+        .arg(&socket));
+    let installed: Value = serde_json::from_str(&installed).unwrap();
+    assert_eq!(
+        (&installed[0]["report"], &installed[1]["report"]),
+        (&"add".into(), &"list=9".into())
+    );
     signal(&recording, "INT");
     let mut summary = String::new();
     let mut out = recording.stdout.take().unwrap();
@@ -487,8 +536,13 @@ fn a_recording_of_an_interface_reports_while_it_captures() {
     let line = line.unwrap_or_else(|| panic!("{summary}"));
     assert!(line.contains("; 0 not sent, 0 over the limit"), "{line}");
     collector.wait_for(said(line.split_once(": ").unwrap().1, " reports"));
+    let mut flows = BTreeMap::new();
     for flow in by_flow(&file, "tcp and not icmp").keys() {
         let answer = collector.answer(&["get", flow]);
         assert!(answer["value"]["number"].is_u64(), "{flow}: {answer}");
+        flows.insert(answer["key_bytes"].as_str().unwrap().to_owned(), 0);
     }
+    // The second query has listed each once.
+    count_listed(&collector, &mut flows);
+    assert!(flows.values().all(|&seen| seen == 1), "{flows:?}");
 }
