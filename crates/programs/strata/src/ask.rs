@@ -99,9 +99,10 @@ pub(crate) struct Args {
     install: Option<String>,
 
     /// Report groups of the installed query, by flow or host, to the telemetry collector of the
-    /// recording (`record --report-to`) every second: the latest number of each (`value`), what was
-    /// added to it (`add`), or each new group as an entry of a list (`list=NUMBER`). The number is in
-    /// the last column, or after a colon: `value:COLUMN`.
+    /// recording (`record --report-to`) every second: the latest number of each (`value=N`), what was
+    /// added to it (`add=N`), or each new group as an entry of list N (`list=N`). Other numbers than
+    /// those of lists are part of the key: `strata telemetry get STORE node N FLOW`. The value is in
+    /// the last column, or in the one after a colon: `value=N:COLUMN`.
     #[arg(long, value_name = "HOW", requires = "install")]
     report: Option<QueryReport>,
 

@@ -21,8 +21,16 @@ pub enum QueryReportKind {
     Value,
     /// What was added to the number of each group, by Key-Increment.
     Add,
-    /// Each group, once, as an entry of this list, by Append.
-    List(u32),
+    /// Each group, once, as an entry of a list, by Append.
+    List,
+}
+
+impl QueryReportKind {
+    const ALL: [(Self, &str); 3] = [
+        (Self::Value, "value"),
+        (Self::Add, "add"),
+        (Self::List, "list"),
+    ];
 }
 
 /// What is reported of a query: how, and which column, by default the last.
@@ -31,17 +39,20 @@ pub enum QueryReportKind {
 pub struct QueryReport {
     /// How.
     pub kind: QueryReportKind,
+    /// The list; else what keys begin with, where those of a flow at a node have the node, so that other
+    /// reports about the same flow or host have other keys.
+    pub number: u32,
     /// The column of the number.
     pub column: Option<String>,
 }
 
 impl fmt::Display for QueryReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.kind {
-            QueryReportKind::Value => f.write_str("value")?,
-            QueryReportKind::Add => f.write_str("add")?,
-            QueryReportKind::List(list) => write!(f, "list={list}")?,
-        }
+        let mut kinds = QueryReportKind::ALL.into_iter();
+        let (_, name) = kinds
+            .find(|(kind, _)| *kind == self.kind)
+            .expect("every kind has a name");
+        write!(f, "{name}={}", self.number)?;
         match &self.column {
             Some(column) => write!(f, ":{column}"),
             None => Ok(()),
@@ -53,33 +64,30 @@ impl FromStr for QueryReport {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let (kind, column) = match text.split_once(':') {
-            Some((kind, column)) => (kind, Some(column)),
+        let (how, column) = match text.split_once(':') {
+            Some((how, column)) => (how, Some(column)),
             None => (text, None),
         };
-        let list = kind
-            .strip_prefix("list=")
-            .and_then(|list| list.parse().ok());
-        let kind = match (kind, list) {
-            ("value", _) => QueryReportKind::Value,
-            ("add", _) => QueryReportKind::Add,
-            (_, Some(list)) => QueryReportKind::List(list),
-            _ => {
-                return Err(format!(
-                    "'{text}' is not a way to report: write value, add or list=NUMBER; value:COLUMN \
-                     for another column than the last"
-                ));
-            }
+        let parts = how.split_once('=');
+        let found = parts.and_then(|(name, number)| {
+            let mut kinds = QueryReportKind::ALL.into_iter();
+            let (kind, _) = kinds.find(|(_, known)| *known == name)?;
+            Some((kind, number.parse().ok()?))
+        });
+        let Some((kind, number)) = found else {
+            return Err(format!(
+                "'{text}' is not a way to report: write value=N, add=N or list=N, and value=N:COLUMN \
+                 for another column than the last"
+            ));
         };
-        if matches!(kind, QueryReportKind::List(_)) && column.is_some() {
-            return Err(
-                format!("'{text}': entries of lists have no column: write {kind:?}")
-                    .replace("List(", "list=")
-                    .replace(')', ""),
-            );
+        if kind == QueryReportKind::List && column.is_some() {
+            return Err(format!(
+                "'{text}': entries of lists have no column: write {how}"
+            ));
         }
         Ok(Self {
             kind,
+            number,
             column: column.map(str::to_owned),
         })
     }
@@ -147,7 +155,7 @@ impl QueryReport {
             Some(column) => values.clone().find(|&at| is(at, column)),
             None => values.clone().next_back(),
         };
-        if let QueryReportKind::List(_) = self.kind {
+        if self.kind == QueryReportKind::List {
             return Ok(ReportedColumns { is_flow, number: 0 });
         }
         let number = number.filter(|&at| kinds.get(at) == Some(&ValueKind::Int));
@@ -224,11 +232,17 @@ mod tests {
 
     #[test]
     fn a_report_is_written_as_it_is_read() {
-        for text in ["value", "add", "list=7", "value:lastseq", "add:bytes"] {
+        for text in [
+            "value=1",
+            "add=0",
+            "list=7",
+            "value=4294967295:lastseq",
+            "add=2:bytes",
+        ] {
             let report: QueryReport = text.parse().unwrap();
             assert_eq!(report.to_string(), text);
         }
-        for text in ["", "values", "list", "list=x", "list=7:count"] {
+        for text in ["", "values=1", "value", "list=x", "list=7:count", "add=-1"] {
             assert!(text.parse::<QueryReport>().is_err(), "{text:?}");
         }
     }
@@ -243,19 +257,19 @@ mod tests {
         };
         let flow = "srcip dstip srcport dstport proto switch count lastseq";
         let at = |is_flow, number| Ok(ReportedColumns { is_flow, number });
-        assert_eq!(find("value", flow), at(true, 7));
-        assert_eq!(find("value:count", flow), at(true, 6));
-        assert_eq!(find("add", "srcip count"), at(false, 1));
+        assert_eq!(find("value=3", flow), at(true, 7));
+        assert_eq!(find("value=3:count", flow), at(true, 6));
+        assert_eq!(find("add=3", "srcip count"), at(false, 1));
         assert_eq!(find("list=4", "dstip count"), at(false, 0));
         assert!(
-            find("value:bytes", flow)
+            find("value=3:bytes", flow)
                 .unwrap_err()
                 .contains("count, lastseq")
         );
-        assert!(find("value:srcip", flow).is_err(), "a key is no number");
+        assert!(find("value=3:srcip", flow).is_err(), "a key is no number");
         for names in ["srcip dstip count", "srcport count", "count"] {
             assert!(
-                find("value", names).unwrap_err().contains("by flow"),
+                find("value=3", names).unwrap_err().contains("by flow"),
                 "{names}"
             );
         }

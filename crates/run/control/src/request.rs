@@ -115,8 +115,8 @@ pub struct QueryRequest {
     /// Bytes of groups and rows at most.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_max: Option<u64>,
-    /// What of its groups is reported to the telemetry collector of the recording: `value`, `add` or
-    /// `list=NUMBER`, and the column after a colon.
+    /// What of its groups is reported to the telemetry collector of the recording: `value=N`, `add=N` or
+    /// `list=N`, and the column after a colon.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     pub report: Option<QueryReport>,

@@ -26,6 +26,14 @@ pub fn key(key: &Key) -> String {
     match bytes.len() {
         4 if bytes[0] == 0 => format!("node {}", number(bytes, 0)),
         4 => Ipv4Addr::from(field::<4>(bytes, 0)).to_string(),
+        8 => {
+            let host = Ipv4Addr::from(field::<4>(bytes, 4));
+            format!("node {} {host}", NodeId(number(bytes, 0)))
+        }
+        20 => {
+            let host = Ipv6Addr::from(field::<16>(bytes, 4));
+            format!("node {} {host}", NodeId(number(bytes, 0)))
+        }
         9 => {
             let [node, port] = [0, 4].map(|at| number(bytes, at));
             format!("node {} port {port} queue {}", NodeId(node), bytes[8])
@@ -131,6 +139,8 @@ mod tests {
             "[2001:db8::1]:5 > [2001:db8::2]:6 udp",
             "node 7 10.0.0.1:1024 > 10.0.0.2:80 proto 99",
             "node 10.255.0.4 port 3 queue 1",
+            "node 7 10.0.0.1",
+            "node 7 2001:db8::1",
             "0x0102030405",
         ] {
             let parsed: Key = text.parse().unwrap();

@@ -6,6 +6,7 @@
 //! node           u32; an address is its number                    node 7, or 7; node 10.255.0.4
 //! queue          node u32, egress interface u32, queue u8         node 7 port 3 queue 1
 //! flow at node   node u32, flow (of IPv6: without protocol)       node 7 10.0.0.1:1024 > 10.0.0.2:80 tcp
+//! host at node   node u32, address                                node 7 10.0.0.1
 //! any bytes      1 to 40                                          0x0a000001
 //! ```
 //!
@@ -183,6 +184,14 @@ impl Key {
         Self::new(&bytes)
     }
 
+    /// The key of a host at a node: 8 bytes, of IPv6 20.
+    #[must_use]
+    pub fn host_at(node: u32, host: IpAddr) -> Self {
+        let mut bytes = node.to_be_bytes().to_vec();
+        bytes.extend_from_slice(Self::address(host).bytes());
+        Self::new(&bytes)
+    }
+
     /// The bytes.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
@@ -354,6 +363,11 @@ impl FromStr for Key {
             }
             ["node" | "switch", _, ..] => {
                 let node = node(words.get(1)).ok_or_else(form)?;
+                if let [host] = words[2..]
+                    && let Some(host) = address(host)
+                {
+                    return Ok(Self::host_at(node, host));
+                }
                 let flow = words[2..].join(" ").parse()?;
                 Ok(Self::flow_at(node, &flow))
             }
@@ -394,6 +408,7 @@ mod tests {
                 &format!("00000007{flow}"),
             ),
             ("node 10.255.0.4", "0aff0004"),
+            ("node 7 10.0.0.1", "000000070a000001"),
             ("node 10.255.0.4 port 3 queue 1", "0aff00040000000301"),
             ("0x0A0b", "0a0b"),
             ("0X0A0b", "0a0b"),

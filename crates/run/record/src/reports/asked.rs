@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use strata_control::queries::{GroupKey, QueryReportKind, ReportedQuery};
+use strata_control::queries::{GroupKey, QueryReport, QueryReportKind, ReportedQuery};
 use strata_dta::key::{FiveTuple, Key};
 use strata_dta::protocol::Report;
 use strata_wire::clamped;
@@ -44,12 +44,12 @@ impl Asked {
                 else {
                     continue;
                 };
-                let key = key_of(key);
+                let key = key_of(key, &query.report);
                 let before = reported.numbers.get(&key).copied();
                 let Some(number) = changed(query.report.kind, before, number) else {
                     continue;
                 };
-                if !one(query.report.kind, &key, before, number, out) {
+                if !one(&query.report, &key, before, number, out) {
                     return;
                 }
                 reported.numbers.insert(key, number);
@@ -58,25 +58,33 @@ impl Asked {
     }
 }
 
-fn key_of(key: GroupKey) -> Key {
-    match key {
-        GroupKey::Host(host) => Key::address(host),
+/// The key of a group: in a list that of the flow or host, else with the number of the report.
+fn key_of(key: GroupKey, report: &QueryReport) -> Key {
+    let is_listed = report.kind == QueryReportKind::List;
+    let (source, destination, source_port, destination_port, protocol) = match key {
+        GroupKey::Host(host) if is_listed => return Key::address(host),
+        GroupKey::Host(host) => return Key::host_at(report.number, host),
         GroupKey::Flow(source, destination, source_port, destination_port, protocol) => {
-            Key::flow(&FiveTuple {
-                source,
-                destination,
-                source_port,
-                destination_port,
-                protocol,
-            })
+            (source, destination, source_port, destination_port, protocol)
         }
+    };
+    let flow = FiveTuple {
+        source,
+        destination,
+        source_port,
+        destination_port,
+        protocol,
+    };
+    match is_listed {
+        true => Key::flow(&flow),
+        false => Key::flow_at(report.number, &flow),
     }
 }
 
 /// The number to be reported, if it is another one than before.
 fn changed(kind: QueryReportKind, before: Option<i64>, number: Option<i64>) -> Option<i64> {
     match kind {
-        QueryReportKind::List(_) => before.is_none().then_some(0),
+        QueryReportKind::List => before.is_none().then_some(0),
         QueryReportKind::Value => number.filter(|&number| before != Some(number)),
         // Counters only grow.
         QueryReportKind::Add => {
@@ -87,13 +95,13 @@ fn changed(kind: QueryReportKind, before: Option<i64>, number: Option<i64>) -> O
 
 /// Reports a group; whether there was room for it.
 fn one(
-    kind: QueryReportKind,
+    report: &QueryReport,
     key: &Key,
     before: Option<i64>,
     number: i64,
     out: &mut Out<'_>,
 ) -> bool {
-    match kind {
+    match report.kind {
         QueryReportKind::Value => out(&Report::KeyWrite {
             redundancy: REDUNDANCY,
             key: key.bytes(),
@@ -105,8 +113,8 @@ fn one(
             key: key.bytes(),
             counter: number.abs_diff(before.map_or(0, |before| before.max(0))),
         }),
-        QueryReportKind::List(list) => out(&Report::Append {
-            list,
+        QueryReportKind::List => out(&Report::Append {
+            list: report.number,
             data: key.bytes(),
         }),
     }
@@ -121,7 +129,7 @@ mod tests {
 
     /// A query with one number for each host.
     fn hosts(how: &str, since: &str, numbers: &[(&str, i64)]) -> ReportedQuery {
-        let report: strata_control::queries::QueryReport = how.parse().unwrap();
+        let report: QueryReport = how.parse().unwrap();
         let names = ["srcip", "count"].map(str::to_owned);
         let kinds = [ValueKind::Address, ValueKind::Int];
         let row = |&(host, number): &(&str, i64)| {
@@ -152,17 +160,21 @@ mod tests {
     fn groups_are_reported_when_they_change_and_as_there_is_room() {
         let mut asked = Asked::default();
         let [one, two] = ["10.0.0.1", "10.0.0.2"];
-        let first = [hosts("value", "now", &[(one, 5), (two, 6)])];
+        let first = [hosts("value=3", "now", &[(one, 5), (two, 6)])];
         let made = reports(&mut asked, &first, 1);
         assert_eq!(made.len(), 1);
         assert!(made[0].contains("data: [0, 0, 0, 5]"), "{made:?}");
+        assert!(
+            made[0].contains("key: [0, 0, 0, 3, 10, 0, 0, 1]"),
+            "{made:?}"
+        );
         let made = reports(&mut asked, &first, 9);
         assert!(
             made.len() == 1 && made[0].contains("data: [0, 0, 0, 6]"),
             "{made:?}"
         );
         assert!(reports(&mut asked, &first, 9).is_empty());
-        let next = [hosts("value", "now", &[(one, 1 << 40), (two, 6)])];
+        let next = [hosts("value=3", "now", &[(one, 1 << 40), (two, 6)])];
         let made = reports(&mut asked, &next, 9);
         assert!(
             made.len() == 1 && made[0].contains("[255, 255, 255, 255]"),
@@ -170,7 +182,7 @@ mod tests {
         );
         // Another query of this name.
         assert_eq!(
-            reports(&mut asked, &[hosts("value", "later", &[(two, 6)])], 9).len(),
+            reports(&mut asked, &[hosts("value=3", "later", &[(two, 6)])], 9).len(),
             1
         );
     }
@@ -181,7 +193,7 @@ mod tests {
         for (number, added) in [(5, Some(5)), (5, None), (9, Some(4)), (3, None)] {
             let made = reports(
                 &mut asked,
-                &[hosts("add", "now", &[("10.0.0.1", number)])],
+                &[hosts("add=3", "now", &[("10.0.0.1", number)])],
                 9,
             );
             let expected = added.map(|added| format!("counter: {added} }}"));
