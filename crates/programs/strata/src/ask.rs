@@ -104,7 +104,7 @@ pub(crate) struct Args {
     /// those of lists are part of the key: `strata telemetry get STORE node N FLOW`. The value is in
     /// the last column, or in the one after a colon: `value=N:COLUMN`.
     #[arg(long, value_name = "HOW", requires = "install")]
-    report: Option<QueryReport>,
+    report_as: Option<QueryReport>,
 
     /// Show the answer so far of this query, which is installed in the running recording; without a
     /// NAME, list the installed queries.

@@ -50,8 +50,7 @@ pub(super) struct FlowsArgs {
     /// The store.
     store: PathBuf,
     /// Only events of this list: its name or its number. By default of all lists of events.
-    #[arg(long, value_name = "LIST")]
-    list: Option<String>,
+    name: Option<String>,
     /// Only events at this node.
     #[arg(long, value_name = "NODE")]
     node: Option<NodeId>,
@@ -123,7 +122,7 @@ fn queue_text(at: &TelemetryQueue) -> String {
 pub(super) fn flows(args: &FlowsArgs) -> Result<()> {
     let mut store = TelemetryStore::open(&args.store)?;
     let of = TelemetryEvents {
-        list: args.list.as_deref(),
+        list: args.name.as_deref(),
         node: args.node.map(|NodeId(id)| id),
         port: args.port,
         queue: args.queue,

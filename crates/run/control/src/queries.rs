@@ -88,7 +88,7 @@ pub enum QueryRefused {
     /// There is no collector.
     #[error(
         "this recording reports to no telemetry collector: start it with --report-to, or install the \
-         query without --report"
+         query without --report-as"
     )]
     NoCollector,
     /// There is no query of that name.
@@ -339,7 +339,7 @@ impl Queries {
         let report = request.report.clone().map(|report| {
             let is_of_packets = program.is_of_packets();
             let columns = report.columns(program.names(), &program.kinds(), is_of_packets);
-            let columns = columns.map_err(|why| QueryRefused::Query(format!("--report: {why}")));
+            let columns = columns.map_err(|why| QueryRefused::Query(format!("--report-as: {why}")));
             columns.map(|columns| (report, columns))
         });
         let report = report.transpose()?;

@@ -43,7 +43,7 @@ pub(super) fn install(args: &Args, name: &str, questions: Questions) -> Result<(
         groups_max: bounds.groups_max,
         rows_max: bounds.rows_max,
         memory_max: bounds.memory_max,
-        report: args.report.clone(),
+        report: args.report_as.clone(),
         why: String::new(),
     };
     let installed = client(args)?.install_query(&request)?;

@@ -1,4 +1,4 @@
-//! What is reported of queries that are installed in the recording (`strata ask --install --report`): groups
+//! What is reported of queries that are installed in the recording (`strata ask --install --report-as`): groups
 //! that have changed. No I/O: answers in, reports out.
 
 use std::collections::{BTreeMap, HashMap};

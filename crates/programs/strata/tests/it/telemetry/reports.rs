@@ -437,7 +437,7 @@ fn install_queries(socket: &Path) {
     let install = |name: &str, query: &str, how: &str| {
         let mut command = strata();
         command.args(["ask", "--socket"]).arg(socket);
-        command.args(["--install", name, query, "--report", how]);
+        command.args(["--install", name, query, "--report-as", how]);
         command
     };
     let packets = "def count([n], []):\n    n = n + 1\nR = groupby(T, [srcip], count);";
