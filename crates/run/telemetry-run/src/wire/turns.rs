@@ -76,7 +76,7 @@ impl Turns {
         }
     }
 
-    /// A collector has begun a generation; one that nobody wants is not counted.
+    /// A collector has begun a generation; one that was not asked for is not counted.
     pub(super) fn turned(&mut self, collector: usize, number: u64) {
         let mut known = [self.youngest, self.wanted].into_iter().flatten();
         if known.any(|known| known.number == number)
@@ -207,7 +207,7 @@ mod tests {
         assert_eq!(turns.asks(0).unwrap().number, 11);
         assert_eq!(turns.asks(1).unwrap().number, 11);
         turns.turned(0, 99);
-        assert_eq!(turns.step(), None, "nobody wants that one");
+        assert_eq!(turns.step(), None, "that one was not asked for");
         assert!(is_possible(10, 10 * S) && !is_possible(11, 10 * S));
     }
 }

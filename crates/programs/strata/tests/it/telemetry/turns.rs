@@ -2,8 +2,7 @@
 //! that was killed meanwhile has the youngest when it is back.
 
 use std::path::{Path, PathBuf};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use serde_json::Value;
 use tempfile::TempDir;
@@ -45,7 +44,6 @@ fn having(stores: &[PathBuf], query: &[&str]) -> PathBuf {
             return store.clone();
         }
         assert!(start.elapsed() < PATIENCE, "{query:?}");
-        thread::sleep(Duration::from_millis(20));
     }
 }
 
