@@ -33,6 +33,17 @@ struct Row {
 const _: () = assert!(size_of::<Row>() == 64);
 
 impl Row {
+    /// Another flow has it now. Values stay as they are: none of them counts.
+    #[inline(always)]
+    fn begin(&mut self, key: KeyHash, now_ns: u64) {
+        self.key = key;
+        self.since_ns = now_ns;
+        (self.reported, self.count, self.beyond) = (0, 0, 0);
+        self.path_len = None;
+        (self.is_contradicted, self.is_mixed) = (false, false);
+    }
+
+    #[inline(always)]
     fn is_empty(&self) -> bool {
         self.reported | self.beyond == 0
     }
@@ -324,11 +335,7 @@ impl Cache {
             if !is_empty {
                 self.write(index, Why::Collided, sinks);
             }
-            self.rows[index] = Row {
-                key,
-                since_ns: now_ns,
-                ..Row::default()
-            };
+            self.rows[index].begin(key, now_ns);
         }
         let row = &self.rows[index];
         let bit = 1 << hop;
@@ -339,11 +346,7 @@ impl Cache {
         if begins && row.path_len.is_some_and(is_last) {
             // The first postcard of the packet before was lost: the row would go on so for ever.
             self.write(index, Why::Collided, sinks);
-            self.rows[index] = Row {
-                key,
-                since_ns: now_ns,
-                ..Row::default()
-            };
+            self.rows[index].begin(key, now_ns);
         }
         let row = &mut self.rows[index];
         let has_other_len =
@@ -374,11 +377,7 @@ impl Cache {
     fn remember(&mut self, index: usize, key: KeyHash, hop: u8, path_len: Option<u8>, now_ns: u64) {
         let row = &mut self.rows[index];
         if row.is_empty() {
-            *row = Row {
-                key,
-                since_ns: now_ns,
-                ..Row::default()
-            };
+            row.begin(key, now_ns);
         }
         if row.key == key {
             row.beyond = row.beyond.max(hop.saturating_add(1));
