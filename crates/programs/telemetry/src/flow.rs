@@ -45,7 +45,7 @@ Events of `congestion` and `drops` name a node, its port and its queue; the valu
 of the queue or the latency, or for drops the reason. Nodes are numbers or IPv4 addresses.
 
 Lists are rings: when an event is overwritten, its flow may be missing. The last line gives the
-number of overwritten events, and of events that do not name their flow.")]
+number of overwritten events, and of all others that the table does not include.")]
 pub(super) struct FlowsArgs {
     /// The store.
     store: PathBuf,
@@ -164,6 +164,11 @@ pub(super) fn flows(args: &FlowsArgs) -> Result<()> {
     for (count, what) in [
         (more, "more flows (-n)"),
         (answer.without_flow, "events without a flow"),
+        (
+            answer.of_further_flows,
+            "events of further flows than 100,000",
+        ),
+        (answer.not_events, "entries that are not events"),
         (answer.overwritten, "overwritten events"),
     ] {
         if count > 0 {

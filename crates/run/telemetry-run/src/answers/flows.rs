@@ -11,7 +11,7 @@ use super::super::reader::TelemetryStore;
 use super::super::shown;
 use crate::api::answer::{TelemetryEvents, TelemetryFlow, TelemetryFlows, TelemetryQueue};
 
-/// Flows that are told apart; events of further ones count as without a flow. Memory: some 300 bytes each.
+/// Flows that are told apart; events of further ones are counted. Memory: some 300 bytes each.
 const FLOWS_MAX: usize = 100_000;
 
 /// What an entry of a list says.
@@ -95,25 +95,33 @@ impl TelemetryStore {
         }
         self.tidy();
         let mut flows: HashMap<FiveTuple, Events> = HashMap::new();
-        let (mut events, mut without_flow, mut overwritten) = (0, 0, 0);
+        let (mut events, mut overwritten) = (0, 0);
+        let (mut without_flow, mut of_further_flows, mut not_events) = (0, 0, 0);
         for (list, kind) in lists {
             let mut cursor = self.cursor(list);
             overwritten += self.read(&mut cursor, |bytes| {
-                let Some(Event {
+                let Some(event) = event(kind, bytes) else {
+                    not_events += 1;
+                    return;
+                };
+                if !event.is_at(&of) {
+                    return;
+                }
+                let Event {
                     flow,
                     what,
                     at,
                     value,
-                }) = event(kind, bytes).filter(|event| event.is_at(&of))
-                else {
-                    return;
-                };
+                } = event;
                 events += 1;
-                let is_known = flow.is_some_and(|flow| flows.contains_key(&flow));
-                let Some(flow) = flow.filter(|_| is_known || flows.len() < FLOWS_MAX) else {
+                let Some(flow) = flow else {
                     without_flow += 1;
                     return;
                 };
+                if flows.len() >= FLOWS_MAX && !flows.contains_key(&flow) {
+                    of_further_flows += 1;
+                    return;
+                }
                 let of_flow = flows.entry(flow).or_default();
                 of_flow.count += 1;
                 of_flow.what.insert(what);
@@ -142,6 +150,8 @@ impl TelemetryStore {
             in_all,
             events,
             without_flow,
+            of_further_flows,
+            not_events,
             overwritten,
         })
     }

@@ -149,12 +149,16 @@ pub struct TelemetryTopKey {
 pub struct TelemetryFlows {
     /// The flows, the one with the most events first.
     pub flows: Vec<TelemetryFlow>,
-    /// How many there are.
+    /// How many flows were told apart: 100,000 at most.
     pub in_all: u64,
     /// Events that were looked at: all that are still in the lists.
     pub events: u64,
     /// Events among them that do not say their flow.
     pub without_flow: u64,
+    /// Events of further flows than can be told apart: if there are such, the answer is not complete.
+    pub of_further_flows: u64,
+    /// Entries that are no events, at any node.
+    pub not_events: u64,
     /// Events that were overwritten in the lists since their reports arrived.
     pub overwritten: u64,
 }
