@@ -116,8 +116,7 @@ fn nh(a: u64, key_a: u64, b: u64, key_b: u64) -> u128 {
 
 #[inline(always)]
 fn high(word: u64) -> u32 {
-    let [.., a, b, c, d] = word.to_le_bytes();
-    u32::from_le_bytes([a, b, c, d])
+    low(word >> 32)
 }
 
 #[inline(always)]

@@ -298,12 +298,10 @@ impl Postcarding {
         sink: &mut S,
     ) {
         let mut chunk = [0; CHUNK_LEN_MAX];
-        for hop in 0..self.hops {
-            let index = usize::from(hop);
-            let value = (reported >> hop & 1 == 1).then_some(values[index]);
-            let slot = (key.hop_checksum(hop) & self.mask()) ^ self.code(value);
-            let at = index.wrapping_mul(SLOT_LEN);
-            chunk[at..][..SLOT_LEN].copy_from_slice(&slot.to_le_bytes());
+        let slots = chunk.as_chunks_mut().0.iter_mut();
+        for ((slot, value), hop) in slots.zip(values).zip(0..self.hops) {
+            let value = (reported >> hop & 1 == 1).then_some(*value);
+            *slot = (key.hop_checksum(hop) & self.mask() ^ self.code(value)).to_le_bytes();
         }
         let extent_slot = self.extent_checksum(key) ^ u32::from(extent.byte());
         let at = usize::from(self.hops).wrapping_mul(SLOT_LEN);

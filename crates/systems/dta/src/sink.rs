@@ -114,6 +114,8 @@ pub trait Sink {
 
 /// Operations between request and execution: as many lines of memory are fetched meanwhile.
 const DELAYED: usize = 32;
+/// Writes whose lines are asked for together: a part of [`DELAYED`].
+const ASKED: usize = 8;
 /// The same in keys, which have one line or several.
 const KEYS_DELAYED: usize = 32;
 /// Longest write that is delayed; longer ones go by themselves to [expected](Sink::expect) memory.
@@ -431,15 +433,27 @@ impl<M: Memory> Local<M> {
     /// Writes, or merges, 32 bytes at most once their line of memory is there.
     #[inline(always)]
     fn delay(&mut self, at: usize, bytes: &[u8], merge: Option<Merge>) {
-        self.memory.prefetch(at);
         let write = &mut self.writes[self.written % DELAYED];
         put(&mut self.memory, write);
         write.at = at;
         // At most DELAYED_LEN_MAX.
         write.len = exact::<u32>(bytes.len());
         write.merge = merge;
-        write.bytes[..bytes.len()].copy_from_slice(bytes);
+        match <&[u8; DELAYED_LEN_MAX]>::try_from(bytes) {
+            // A usual length, as two stores.
+            Ok(all) => write.bytes = *all,
+            Err(_) => write.bytes[..bytes.len()].copy_from_slice(bytes),
+        }
+        let asked = self.written % ASKED;
         self.written = self.written.wrapping_add(1);
+        // A prefetch of a page that the TLB does not have holds up what follows it. Walks of page
+        // tables go on side by side if nothing is between them.
+        if asked == ASKED - 1 {
+            let first = self.written.wrapping_sub(ASKED) % DELAYED;
+            for write in &self.writes[first..][..ASKED] {
+                self.memory.prefetch(write.at);
+            }
+        }
     }
 }
 

@@ -21,8 +21,8 @@ struct Row {
     reported: u8,
     /// How many have.
     count: u8,
-    /// Hops of the path, if they are known.
-    path_len: Option<u8>,
+    /// Hops of the path; 0: not known.
+    path_len: u8,
     /// One more than the last hop that has reported and is not kept; 0: none has.
     beyond: u8,
     /// Whether a hop has reported with two values.
@@ -39,7 +39,7 @@ impl Row {
         self.key = key;
         self.since_ns = now_ns;
         (self.reported, self.count, self.beyond) = (0, 0, 0);
-        self.path_len = None;
+        self.path_len = 0;
         (self.is_contradicted, self.is_mixed) = (false, false);
     }
 
@@ -48,9 +48,46 @@ impl Row {
         self.reported | self.beyond == 0
     }
 
+    #[inline(always)]
+    fn path_len(&self) -> Option<u8> {
+        (self.path_len != 0).then_some(self.path_len)
+    }
+
+    /// Takes a postcard that nothing has to be decided for, as most are: the first one of its hop in a
+    /// row that is empty, or of the same flow with the same length, or none. `needed` are the hops of
+    /// that length that are kept. Whether the row has them all; `None` if it was not taken.
+    #[inline(always)]
+    fn take(
+        &mut self,
+        key: KeyHash,
+        hop: u8,
+        path_len: u8,
+        needed: u8,
+        value: u32,
+        now_ns: u64,
+    ) -> Option<bool> {
+        if self.is_empty() {
+            self.begin(key, now_ns);
+            self.path_len = path_len;
+        }
+        let before = self.reported;
+        // With a first hop, another packet may begin.
+        let is_of_packet = before.unbounded_shr(hop.into()) & 1 == 0 && (hop != 0 || before == 0);
+        let is_same = self.key == key && self.path_len == path_len;
+        if !is_same || !is_of_packet || hop >= needed {
+            return None;
+        }
+        // One of 8 at most.
+        self.reported = before | 1_u8.wrapping_shl(hop.into());
+        self.count = self.count.wrapping_add(1);
+        self.values[usize::from(hop)] = value;
+        Some(self.count >= needed)
+    }
+
     /// How long the path is, as far as its reports say.
+    #[inline(always)]
     fn extent(&self) -> Extent {
-        let extent = match self.path_len {
+        let extent = match self.path_len() {
             None => {
                 let hops = u8::BITS.wrapping_sub(self.reported.leading_zeros());
                 Extent::at_least(self.beyond.max(exact::<u8>(hops)))
@@ -58,7 +95,7 @@ impl Row {
             Some(len) => Extent::known(len),
         };
         // A hop beyond the end is of another packet.
-        let is_longer = self.path_len.is_some_and(|len| self.beyond > len);
+        let is_longer = self.path_len().is_some_and(|len| self.beyond > len);
         Extent {
             is_contradicted: self.is_contradicted,
             is_mixed: self.is_mixed || is_longer,
@@ -299,7 +336,7 @@ impl Cache {
     }
 
     /// [`Cache::put`]; the caller counts it.
-    #[inline(always)]
+    #[inline]
     #[allow(
         clippy::too_many_arguments,
         reason = "a postcard, its reporter, the time"
@@ -343,24 +380,24 @@ impl Cache {
         // Another packet, unless postcards have overtaken each other.
         let begins = hop == 0 && is_first && row.reported != 0;
         let is_last = |len: u8| row.count.saturating_add(1) >= len.min(kept);
-        if begins && row.path_len.is_some_and(is_last) {
+        if begins && row.path_len().is_some_and(is_last) {
             // The first postcard of the packet before was lost: the row would go on so for ever.
             self.write(index, Why::Collided, sinks);
             self.rows[index].begin(key, now_ns);
         }
         let row = &mut self.rows[index];
         let has_other_len =
-            path_len.is_some() && row.path_len.is_some_and(|len| Some(len) != path_len);
+            path_len.is_some() && row.path_len().is_some_and(|len| Some(len) != path_len);
         // Without a known length, a row has all packets of a while: nodes that differ contradict.
-        let is_again = !is_first && row.path_len.is_some();
+        let is_again = !is_first && row.path_len != 0;
         row.is_mixed |= is_again || has_other_len || (begins && row.reported != 0);
         // A bit of 8 each.
         row.count = row.count.wrapping_add(u8::from(is_first));
         row.reported |= bit;
         let before = std::mem::replace(&mut row.values[usize::from(hop)], value);
         row.is_contradicted |= !is_first && before != value;
-        row.path_len = path_len.or(row.path_len);
-        let needed = row.path_len.map_or(kept, |len| len.min(kept));
+        row.path_len = path_len.unwrap_or(row.path_len);
+        let needed = row.path_len().map_or(kept, |len| len.min(kept));
         let is_complete = row.count >= needed;
         let before = match self.origins.get_mut(index) {
             Some(origins) => std::mem::replace(&mut origins[usize::from(hop)], origin),
@@ -381,7 +418,7 @@ impl Cache {
         }
         if row.key == key {
             row.beyond = row.beyond.max(hop.saturating_add(1));
-            row.path_len = path_len.or(row.path_len);
+            row.path_len = path_len.unwrap_or(row.path_len);
         }
     }
 
@@ -397,6 +434,9 @@ impl Cache {
         let hasher = self.store.hasher;
         let (report_len, key_len) = (packet.report_len(), packet.key_len());
         let mut done = PutAll::default();
+        let kept = self.store.hops;
+        let dictionary = self.store.dictionary;
+        let value_max = dictionary.map_or(u32::MAX, |dictionary| dictionary.above);
         for reports in packet.body().chunks(AHEAD.wrapping_mul(report_len)) {
             let mut keys = [KeyHash::default(); AHEAD];
             for (key, report) in keys.iter_mut().zip(reports.chunks_exact(report_len)) {
@@ -408,6 +448,20 @@ impl Cache {
             }
             for (key, report) in keys.iter().zip(reports.chunks_exact(report_len)) {
                 let (hop, path_len, value) = packed::postcard(&report[key_len..]);
+                if value <= value_max {
+                    let index = key.row(self.rows.len());
+                    let (len, needed) = path_len.map_or((0, kept), |len| (len, len.min(kept)));
+                    let row = &mut self.rows[index];
+                    if let Some(is_complete) = row.take(*key, hop, len, needed, value, now_ns) {
+                        if let Some(origins) = self.origins.get_mut(index) {
+                            origins[usize::from(hop)] = origin;
+                        }
+                        if is_complete {
+                            self.write(index, Why::Complete, sinks);
+                        }
+                        continue;
+                    }
+                }
                 match self.hold(*key, hop, path_len, value, origin, now_ns, sinks) {
                     Ok(superseded) => {
                         tally::add(&mut done.superseded, superseded.is_some().into());
@@ -446,7 +500,7 @@ impl Cache {
     #[inline]
     fn write<S: Sink>(&mut self, index: usize, why: Why, sinks: &mut [S]) {
         let row = &mut self.rows[index];
-        let (extent, is_len_known) = (row.extent(), row.path_len.is_some());
+        let (extent, is_len_known) = (row.extent(), row.path_len != 0);
         let reported = std::mem::replace(&mut row.reported, 0);
         row.beyond = 0;
         // What other hops have said before stays, unless this is as much as could be expected.
@@ -467,7 +521,9 @@ impl Cache {
         });
         let mut origins = [Origin::default(); HOPS_MAX];
         let mut count = 0;
-        if let Some(of_hops) = self.origins.get(index) {
+        if S::KEEPS_ORIGINS
+            && let Some(of_hops) = self.origins.get(index)
+        {
             for (hop, origin) in of_hops.iter().enumerate() {
                 if reported >> hop & 1 == 1 {
                     origins[count] = *origin;

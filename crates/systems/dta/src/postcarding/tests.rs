@@ -1,7 +1,9 @@
 //! Paths through the cache and back from memory.
 
+use proptest::prelude::*;
+
 use super::*;
-use crate::protocol::Refusal;
+use crate::protocol::{Flags, Primitive, Refusal, Report, packed};
 use crate::sink::Local;
 
 const SWITCHES: std::ops::Range<u32> = 100..1100;
@@ -333,4 +335,56 @@ fn values_that_share_a_code_are_never_guessed() {
             .unwrap();
     }
     assert_eq!(store.get(&memory, key(1), &values), None);
+}
+
+proptest! {
+    /// Postcards of few flows, whose packets and lengths meet in every way.
+    #[test]
+    fn postcards_at_once_are_postcards_one_by_one(
+        cards in prop::collection::vec((0_u32..12, 0_u8..7, 0_u8..7, 100_u32..104), 1..400),
+        has_dictionary in any::<bool>(),
+    ) {
+        let [mut single, mut at_once] = [(); 2].map(|()| World::new(8, 2));
+        let end = u64::try_from(single.memory.len()).unwrap();
+        for world in [&mut single, &mut at_once] {
+            if has_dictionary {
+                world.memory.extend([0; 64]);
+                let dictionary = Dictionary { at: end, len: 2, above: 101 };
+                world.store = world.store.with_dictionary(dictionary);
+                world.cache = Cache::new(world.store, 8, false);
+            }
+        }
+        let mut refused = 0;
+        for cards in cards.chunks(60) {
+            let keys: Vec<_> = cards.iter().map(|(n, ..)| n.to_be_bytes()).collect();
+            let reports: Vec<_> = keys.iter().zip(cards).map(|(key, &(_, hop, len, value))| {
+                let path_len = (len != 0).then_some(len);
+                Report::Postcard { key, hop, path_len, value }
+            }).collect();
+            let repr = packed::Repr {
+                primitive: Primitive::Postcard,
+                flags: Flags::default(),
+                sequence: 0,
+                time_ns: 0,
+                key_len: 4,
+                data_len: 4,
+                redundancy: 0,
+                session: 0,
+            };
+            let mut bytes = Vec::new();
+            repr.emit(&reports, &mut bytes);
+            let packet = packed::Packet::new_checked(&bytes).unwrap();
+            let mut sinks = [Local::new(&mut at_once.memory)];
+            let done = at_once.cache.put_all(&packet, Origin(0), 5, &mut sinks);
+            refused += done.hop + done.value;
+            drop(sinks);
+            for &(n, hop, len, value) in cards {
+                let put = single.put(n, hop, (len != 0).then_some(len), value);
+                refused -= u64::from(put.is_err());
+            }
+        }
+        prop_assert_eq!(refused, 0);
+        prop_assert_eq!(single.cache.counters(), at_once.cache.counters());
+        prop_assert!(single.memory == at_once.memory);
+    }
 }

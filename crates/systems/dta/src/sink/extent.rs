@@ -41,6 +41,7 @@ pub struct Extent {
 impl Extent {
     /// Of a path with this number of hops at least.
     #[must_use]
+    #[inline(always)]
     pub fn at_least(hops: u8) -> Self {
         Self {
             hops: hops.min(HOPS_STATED_MAX),
@@ -50,6 +51,7 @@ impl Extent {
 
     /// Of a path with this number of hops.
     #[must_use]
+    #[inline(always)]
     pub fn known(hops: u8) -> Self {
         Self {
             is_len_known: hops <= HOPS_STATED_MAX,
