@@ -2,12 +2,13 @@
 it cuts packets to 96 bytes: what Strata keeps of most packets is their headers. Beside them a reader
 that only counts the packets of a capture ring: no program loses less by that way.
 
-Parts: `a`, the kernel's receive work and the capture share one core, at the rate where
-tcpdump loses 60 %; `d`, the same at a million packets a second; `b`, the sender's core does the
-receive work: the highest rate that each captures without loss; `c`, the same with frames of 64
-bytes. All with 300 thousand flows. Files are written to the disk. Beside each figure stands the
-sender's ceiling: what it sends as fast as it can to an XDP program that drops everything."""
+Parts: `a`, the kernel's receive work and the capture share one core: what each program loses at
+several rates; `b`, the sender's core does the receive work: the highest rate that each captures
+without loss; `c`, the same with frames of 64 bytes. All with 300 thousand flows. Files are written
+to the disk. The sender's ceiling is what it sends as fast as it can to an XDP program that drops
+everything."""
 
+import itertools
 import os
 import re
 import signal
@@ -46,9 +47,9 @@ def unmake():
         quietly("ip", "netns", "del", namespace)
 
 
-# Losses on one core are compared where tcpdump loses this much, and at a rate far beyond.
-TCPDUMP_LOSES = 0.6
-OVERLOAD_PPS = 1_000_000
+# Packets a second at which losses on one core are compared.
+SHARED_PPS = [500_000, 700_000, 1_000_000]
+SHARED_SECONDS, SHARED_ROUNDS = 10, 3
 RETRIES = int(os.environ.get("RETRIES", "2"))
 # Packets waiting for a core's receive work, as in a network card's ring. The kernel's default,
 # 1000, is a millisecond here: less than a virtual machine may be paused for. Many more no longer
@@ -168,6 +169,7 @@ def captures(strata, directory):
     tcpdump, captured = ["tcpdump", "-i", RECEIVING], r"(\d+) packets captured"
     return {
         "strata": (typed, [log], counted),
+        "strata -s 96": ([*typed, "-s", "96"], [log], counted),
         "strata --detail none": (record, [log], counted),
         "strata --mode log-all": ([*record, "--mode", "log-all"], [log], counted),
         "strata --early-cut": ([*record, "--early-cut"], [log], counted),
@@ -290,29 +292,15 @@ def usable(context, programs, trace):
             del programs[name]
 
 
-def overloading(context, programs, trace, seconds, discarded):
-    """The lowest rate at which tcpdump loses TCPDUMP_LOSES: how much a machine can take is shown
-    by what other programs achieve on it."""
-    if "tcpdump" not in programs or context.quick:
-        return OVERLOAD_PPS
-    for rate in range(200_000, OVERLOAD_PPS, 100_000):
-        capture = programs["tcpdump"]
-        loss, _ = undisturbed(context, capture, trace, rate, seconds, discarded, shared=True)
-        print(f"  shared core: tcpdump: {loss:.2%} of {rate / 1e6} Mpps", file=sys.stderr)
-        if loss >= TCPDUMP_LOSES:
-            return rate
-    return OVERLOAD_PPS
-
-
-def shared_core(context, programs, trace, rate, seconds, rounds, discarded):
-    """Losses by program, {name: [share]}."""
-    lost = {}
-    for _ in range(rounds):
-        for name, capture in programs.items():
-            loss, actual = undisturbed(
-                context, capture, trace, rate, seconds, discarded, shared=True)
-            lost.setdefault(name, []).append(loss)
-            print(f"  shared core: {name}: {loss:.2%} of {actual / 1e6:.2f} Mpps", file=sys.stderr)
+def shared_core(context, programs, trace, discarded):
+    """Losses by program and rate, {name: {pps: [share]}}; the programs take turns."""
+    rates, seconds, rounds = (
+        (SHARED_PPS[-1:], 2, 1) if context.quick else (SHARED_PPS, SHARED_SECONDS, SHARED_ROUNDS))
+    lost = {name: {pps: [] for pps in rates} for name in programs}
+    for pps, _, (name, capture) in itertools.product(rates, range(rounds), programs.items()):
+        loss, actual = undisturbed(context, capture, trace, pps, seconds, discarded, shared=True)
+        lost[name][pps].append(loss)
+        print(f"  shared core: {name}: {loss:.2%} of {actual / 1e6:.2f} Mpps", file=sys.stderr)
     return lost
 
 
@@ -331,15 +319,9 @@ def mpps(rate):
     return f"{rate / 1e6:.2f}"
 
 
-def shared_rows(lost, top):
-    """The rows of losses on a shared core; `top` is the sender's ceiling."""
-    medians = {name: median(losses) for name, losses in lost.items()}
-    best = min(peers(medians), default=None)
-    return [
-        [name, f"{medians[name]:.2%}", f"{min(losses):.2%} to {max(losses):.2%}",
-         ratio(medians[name], best), mpps(top)]
-        for name, losses in lost.items()
-    ]
+def shared_cell(losses):
+    """Median and range."""
+    return f"{median(losses):.2%} ({min(losses):.2%} to {max(losses):.2%})"
 
 
 def two_core_rows(found, top):
@@ -352,8 +334,8 @@ def two_core_rows(found, top):
 
 def measure(context):
     quick = context.quick
-    parts = context.part or "abcd"
-    seconds, rounds = (2, 1) if quick else (20, 5)
+    parts = context.part or "abc"
+    seconds = 2 if quick else 20
     steps = [n * 100_000 for n in (range(2, 42, 8) if quick else range(1, 82))]
     programs = captures(context.strata, context.directory)
     programs = {n: c for n, c in programs.items()
@@ -366,25 +348,23 @@ def measure(context):
         usable(context, programs, full)
         top = ceiling(context, full, seconds)
         print(f"  sender's ceiling: {mpps(top)} Mpps", file=sys.stderr)
-    for part in (part for part in parts if part in "ad"):
+    if "a" in parts:
         with link(shared=True, passing=False):
-            rate = OVERLOAD_PPS
-            if part == "a":
-                rate = overloading(context, programs, full, seconds, discarded)
-            lost = shared_core(context, programs, full, rate, seconds, rounds, discarded)
-        more[f"lost_{part}"] = {"pps": rate, "lost": lost, "ceiling_pps": top}
+            lost = shared_core(context, programs, full, discarded)
+        more["lost_shared"] = {"lost": lost, "ceiling_pps": top}
+        rates = list(next(iter(lost.values())))
         tables.append({
-            "title": "One core for the kernel's receive work and the capture, "
-            f"788 B at {rate / 1e6} Mpps",
-            "columns": ["program", "lost, median", "range", "of the best peer's loss",
-                        "sender's ceiling, Mpps"],
-            "rows": shared_rows(lost, top),
+            "title": "One core for the kernel's receive work and the capture, 788 B, packets lost "
+            f"by rate: median of the runs (range). The sender's ceiling is {mpps(top)} Mpps",
+            "columns": ["program", *(f"{mpps(pps)} Mpps" for pps in rates)],
+            "rows": [[name, *map(shared_cell, by_rate.values())] for name, by_rate in lost.items()],
         })
         charts.append({
-            "name": f"live-loss-{part}",
-            "title": f"Packets lost at {rate / 1e6} Mpps of 788 B, one core",
+            "name": "live-loss-a",
+            "title": f"Packets lost at {mpps(rates[-1])} Mpps of 788 B, one core",
             "unit": "percent",
-            "bars": [[n, round(100 * median(ls), 2)] for n, ls in lost.items()],
+            "bars": [[n, round(100 * median(by_rate[rates[-1]]), 2)]
+                     for n, by_rate in lost.items()],
         })
     for part, size in (("b", 788), ("c", 64)):
         if part not in parts:
@@ -416,7 +396,8 @@ def measure(context):
     return {
         "title": TITLE,
         "setup": "Two network namespaces, XDP live frames with payloads of zeros, 300 000 "
-        f"flows, runs of {seconds} s, files on the disk; {discarded}. "
+        f"flows, runs of {seconds} s (on one core {SHARED_SECONDS} s), files on the disk; "
+        f"{discarded}. "
         "Packets that overflow the receiving end of the veth pair count as lost. On one core, the "
         "receive work of an exclusive capture is a NAPI thread there with real-time priority, as "
         "urgent as interrupts; others receive by RPS. The sender's ceiling is what an XDP program "
