@@ -50,12 +50,12 @@ help:
 	@echo "make model   train models/default.json again"
 
 # `strata` runs the others, as commands of its own.
-PROGRAMS := -p strata $(addprefix -p strata-program-,telemetry stream vectors fleet models manual)
+PACKAGES := -p strata $(addprefix -p strata-program-,telemetry stream vectors fleet models manual)
 
 # `strata --version` says what it was built from.
 build recorder: export STRATA_COMMIT := $(shell git rev-parse --short=12 HEAD 2>/dev/null)
 build: page
-	$(CARGO) build --release --locked $(PROGRAMS)
+	$(CARGO) build --release --locked $(PACKAGES)
 
 recorder: page
 	$(CARGO) build --release --locked -p strata
@@ -101,7 +101,7 @@ else echo "not run, without $(PAGE_PEERS): the tests of the page"; fi
 endef
 
 test-page: tools page
-	$(CARGO) build --locked --quiet $(PROGRAMS)
+	$(CARGO) build --locked --quiet $(PACKAGES)
 	$(PAGE_TESTS)
 
 # DataFusion takes longer to build than all the rest, so it is a workspace of its own.
@@ -144,7 +144,7 @@ lint:
 
 # The site of docs/, its links, and the commands of README, tutorial and cookbook, which `make test` runs with all tests.
 check-docs: site tools python
-	$(CARGO) build --locked --quiet $(PROGRAMS)
+	$(CARGO) build --locked --quiet $(PACKAGES)
 	$(CARGO) test --locked --quiet -p strata --test it documents -- --nocapture
 
 # mdBook is a library here, in a workspace of its own: cheaper to build than the program, and locked.
@@ -206,13 +206,13 @@ endif
 
 # `make test` has its short form. What each attack does and which bound it found broken is said.
 attack: tools
-	$(CARGO) build --locked --quiet $(PROGRAMS)
+	$(CARGO) build --locked --quiet $(PACKAGES)
 	STRATA_ATTACK_SECONDS=$(or $(SECONDS),60) \
 	    $(CARGO) test --locked --quiet -p strata --test attack -- --nocapture
 
 # `make test` has half a minute of it.
 soak:
-	$(CARGO) build --locked --quiet $(PROGRAMS)
+	$(CARGO) build --locked --quiet $(PACKAGES)
 	STRATA_CHURN=$(or $(SECONDS),600) $(CARGO) test --locked --quiet -p strata --test it agents::churn -- --nocapture
 
 # `make test` has a thousandth of it. Some minutes.
@@ -220,7 +220,7 @@ nvme: verbs
 	STRATA_NVME=$(or $(COMMANDS),1030000) $(CARGO) test --locked --quiet -p strata-stream --test controller -- --nocapture
 
 fabric:
-	$(CARGO) build --release --locked --quiet $(PROGRAMS)
+	$(CARGO) build --release --locked --quiet $(PACKAGES)
 	$(PYTHON) crates/programs/strata/tests/it/telemetry/fabric.py $(STRATA) target/fabric $(or $(SEED),1)
 
 forged:
