@@ -300,7 +300,7 @@ impl Postcarding {
         let mut chunk = [0; CHUNK_LEN_MAX];
         let slots = chunk.as_chunks_mut().0.iter_mut();
         for ((slot, value), hop) in slots.zip(values).zip(0..self.hops) {
-            let value = (reported >> hop & 1 == 1).then_some(*value);
+            let value = Some(*value).filter(|_| reported >> hop & 1 == 1);
             *slot = (key.hop_checksum(hop) & self.mask() ^ self.code(value)).to_le_bytes();
         }
         let extent_slot = self.extent_checksum(key) ^ u32::from(extent.byte());

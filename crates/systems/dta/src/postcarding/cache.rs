@@ -50,7 +50,7 @@ impl Row {
 
     #[inline(always)]
     fn path_len(&self) -> Option<u8> {
-        (self.path_len != 0).then_some(self.path_len)
+        Some(self.path_len).filter(|&len| len != 0)
     }
 
     /// Takes a postcard that nothing has to be decided for, as most are: the first one of its hop in a
