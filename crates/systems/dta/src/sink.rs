@@ -114,10 +114,11 @@ pub trait Sink {
 
 /// Operations between request and execution: as many lines of memory are fetched meanwhile.
 const DELAYED: usize = 32;
-/// Writes whose lines are asked for together: a part of [`DELAYED`].
-const ASKED: usize = 8;
 /// The same in keys, which have one line or several.
 const KEYS_DELAYED: usize = 32;
+/// Writes whose lines are asked for together: a part of [`DELAYED`].
+const ASKED: usize = 8;
+const _: () = assert!(DELAYED.is_multiple_of(ASKED));
 /// Longest write that is delayed; longer ones go by themselves to [expected](Sink::expect) memory.
 const DELAYED_LEN_MAX: usize = 32;
 const LINE: usize = 64;
