@@ -13,6 +13,7 @@ use strata_testkit::sim::Rng;
 use strata_testkit::{Namespace, may_use_kernel};
 
 use super::{answerable, labelled, rows, says};
+use crate::common::disk::never_full;
 use crate::common::naive::{FILTER, dissected, naive};
 use crate::common::program::{ok, strata};
 use crate::common::signal::signal;
@@ -98,7 +99,8 @@ impl Recording {
         command.args([
             "record", "-i", FAR, "-B", "32MiB", "--mode", "log-all", "-o",
         ]);
-        command.arg(&log).arg("--socket").arg(&socket).arg(FILTER);
+        command.arg(&log).arg("--config").arg(never_full(dir));
+        command.arg("--socket").arg(&socket).arg(FILTER);
         let running = Running::start(command.stdout(Stdio::null()));
         let recording = Self {
             running,

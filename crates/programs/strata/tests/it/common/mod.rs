@@ -4,6 +4,7 @@ pub(crate) mod agents;
 pub(crate) mod appending;
 pub(crate) mod collecting;
 pub(crate) mod commands;
+pub(crate) mod disk;
 pub(crate) mod link;
 pub(crate) mod listening;
 pub(crate) mod naive;

@@ -12,6 +12,7 @@ use serde_json::Value;
 use strata_testkit::{Namespace, may_use_kernel};
 
 use crate::common::commands::LONG_RUNNING;
+use crate::common::disk::NEVER_FULL;
 use crate::common::recording;
 use crate::common::signal::signal;
 
@@ -124,7 +125,7 @@ fn without_any_privilege_it_goes_on_recording() {
         let config = dir.join("strata.toml");
         // Every kind of thread: including one that sends alerts, and one that reads them.
         let alerts = "[alerts]\nwebhook = 'http://127.0.0.1:9/'\n";
-        fs::write(&config, format!("mode = ['log-all']\n{alerts}")).unwrap();
+        fs::write(&config, format!("mode = ['log-all']\n{alerts}{NEVER_FULL}")).unwrap();
         let eve = dir.join("eve.json");
         fs::write(&eve, "").unwrap();
         let namespace = Namespace::new("rules-confine");
@@ -185,7 +186,7 @@ fn without_any_privilege_it_goes_on_recording() {
         send(&namespace, 100);
         wait_for(dir, "packets", |status| received(status) == 200);
 
-        fs::write(&config, "mode = ['log-partial']\n").unwrap();
+        fs::write(&config, format!("mode = ['log-partial']\n{NEVER_FULL}")).unwrap();
         recording.signal("HUP");
         wait_for(dir, "the new mode", |status| {
             status["mode"] == "log-partial"

@@ -14,6 +14,7 @@ use serde_json::Value;
 use strata_bpf::{Alu, Assembler, Condition, Program, ProgramKind, Reg};
 use strata_testkit::{Disk, Namespace, may_use_kernel};
 
+use crate::common::disk::{NEVER_FULL, never_full};
 use crate::common::recording::wait_for;
 use crate::common::signal::signal;
 
@@ -234,7 +235,11 @@ fn a_slow_disk_is_answered_and_everything_comes_back() {
     let namespace = Namespace::new("rules-slow");
     namespace.pair("in0", "out0");
     let (config, socket) = (dir.path().join("strata.toml"), dir.path().join("control"));
-    fs::write(&config, "mode = ['log-all']\n[elastic]\nhold_seconds = 1\n").unwrap();
+    fs::write(
+        &config,
+        format!("mode = ['log-all']\n{NEVER_FULL}hold_seconds = 1\n"),
+    )
+    .unwrap();
     let log = dir.path().join("log");
     let mut command = inside(&namespace);
     command.args(["record", "-i", "in0", "-B", "4096", "--config"]);
@@ -269,7 +274,11 @@ fn a_throttled_cpu_is_answered_and_everything_comes_back() {
     let namespace = Namespace::new("rules-cpu");
     namespace.pair("in0", "out0");
     let (config, socket) = (dir.path().join("strata.toml"), dir.path().join("control"));
-    fs::write(&config, "mode = ['log-all']\n[elastic]\nhold_seconds = 1\n").unwrap();
+    fs::write(
+        &config,
+        format!("mode = ['log-all']\n{NEVER_FULL}hold_seconds = 1\n"),
+    )
+    .unwrap();
     let mut command = inside(&namespace);
     command.args(["record", "-i", "in0", "-B", "2048", "--config"]);
     command.arg(&config).arg("-o").arg(dir.path().join("log"));
@@ -383,14 +392,20 @@ fn over_a_lossy_wire(name: &str, how: &[&str]) -> (String, String) {
     let mut receiving = spawn(
         command
             .args(["relay", "--listen", "192.0.2.2", "--insecure", "-o"])
-            .arg(&log),
+            .arg(&log)
+            .arg("--config")
+            .arg(never_full(dir.path())),
     );
     let errors = receiving.0.as_mut().unwrap().stderr.take().unwrap();
     let mut lines = BufReader::new(errors).lines();
     assert!(lines.any(|line| line.unwrap().contains("ends it")));
     thread::spawn(move || lines.for_each(drop));
     let (config, socket) = (dir.path().join("strata.toml"), dir.path().join("control"));
-    fs::write(&config, "mode = ['log-all']\n[elastic]\nhold_seconds = 1\n").unwrap();
+    fs::write(
+        &config,
+        format!("mode = ['log-all']\n{NEVER_FULL}hold_seconds = 1\n"),
+    )
+    .unwrap();
     let mut command = inside(&switch);
     command.args(["switch", "--relay", "192.0.2.2", "--insecure"]);
     command.args(how).args(["-i", "in0", "--config"]);
@@ -663,7 +678,14 @@ fn a_disk_limit_of_a_relay_holds_all_the_time() {
         !refused.status.success() && text.contains("-C 1MiB") && !log.exists(),
         "{text}"
     );
-    let relay = relay(&namespace, &log, &["-C", "2MiB", "--disk-limit", "16MiB"]);
+    let config = never_full(dir.path());
+    let config = config.to_str().unwrap();
+    let limits = ["-C", "2MiB", "--disk-limit", "16MiB"];
+    let relay = relay(
+        &namespace,
+        &log,
+        &[&limits[..], &["--config", config]].concat(),
+    );
     let mut command = inside(&namespace);
     command.args(["switch", "--relay", "127.0.0.1", "-i", "in0"]);
     command.args(["--mode", "log-all", "--socket"]);

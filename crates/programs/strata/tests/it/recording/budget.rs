@@ -5,6 +5,7 @@ use std::process::{Child, Command, Output, Stdio};
 use serde_json::Value;
 use strata_testkit::{Namespace, may_use_kernel};
 
+use crate::common::disk::never_full;
 use crate::common::recording::wait_for;
 use crate::common::signal::signal;
 
@@ -55,6 +56,8 @@ fn flows_are_sampled_under_load_and_the_log_says_so() {
     let recording = inside(&namespace)
         .args(["record", "-i", "in0", "--cpu", "3%", "-o"])
         .arg(&log)
+        .arg("--config")
+        .arg(never_full(dir.path()))
         .arg("--socket")
         .arg(&socket)
         .stdout(Stdio::piped())

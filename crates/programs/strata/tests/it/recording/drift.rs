@@ -8,6 +8,8 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use strata_testkit::{Namespace, data_dir, may_use_kernel};
 
+use crate::common::disk::NEVER_FULL;
+
 const NEAR: &str = "st-drift-c";
 const FAR: &str = "st-drift-d";
 /// A window is a minute; others may need the processor meanwhile.
@@ -63,7 +65,7 @@ fn a_recording_acts_once_a_whole_window_has_drifted() {
     let scratch = tempfile::tempdir().unwrap();
     let path = |name: &str| scratch.path().join(name).to_str().unwrap().to_owned();
     let (config, socket, log) = (path("strata.toml"), path("socket"), path("log"));
-    std::fs::write(&config, "on_drift = \"keep\"\n").unwrap();
+    std::fs::write(&config, format!("on_drift = \"keep\"\n{NEVER_FULL}")).unwrap();
     let namespace = Namespace::new("st-drift");
     namespace.pair(NEAR, FAR);
     let record = ["record", "-i", FAR, "-B", "32MiB", "--config", &config];

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use strata_testkit::{Namespace, data_dir, may_use_kernel};
 
+use crate::common::disk::never_full;
 use crate::common::signal::signal;
 
 pub(super) const NEAR: &str = "st-live-c";
@@ -51,6 +52,11 @@ impl Recording {
             true => &[],
             false => &["-B", "32MiB"],
         };
+        let config = never_full(log.parent().unwrap());
+        let room: &[&str] = match arguments.contains(&"--config") {
+            true => &[],
+            false => &["--config", config.to_str().unwrap()],
+        };
         let mut command = Command::new("ip");
         command
             .args([
@@ -64,6 +70,7 @@ impl Recording {
             .arg("--socket")
             .arg(&socket)
             .args(ring)
+            .args(room)
             .args(arguments)
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
