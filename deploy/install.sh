@@ -48,7 +48,7 @@ install_all() {
     made=$(mktemp -d)
     trap 'rm -rf "$made"' EXIT
     "$BUILT/strata-manual" "$made"
-    "$BUILT/strata" config-reference --toml >"$made/strata.toml"
+    "$BUILT/strata" config init >"$made/strata.toml"
 
     for program in $PROGRAMS $OPTIONAL; do
         [ ! -x "$BUILT/$program" ] || put 755 "$BUILT/$program" "$BINDIR/$program"

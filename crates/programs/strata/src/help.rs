@@ -42,7 +42,7 @@ Other systems
   gpv          Group packets of flows into vectors: send, receive, classify
 Tools
   generate, replay    Generate traffic from a seed; replay a capture
-  config-reference    Print the reference of the configuration file
+  config              Make a configuration file; show what is in force
 Topics, of strata help TOPIC: filters, granularities, budgets, times, keys
 ";
 

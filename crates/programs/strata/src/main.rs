@@ -9,6 +9,7 @@ mod collector;
 #[path = "../tests/it/common/commands.rs"]
 mod commands;
 mod compact;
+mod config;
 mod control;
 mod drift;
 mod export;
@@ -32,13 +33,11 @@ mod top;
 mod topics;
 mod verify;
 
-use std::io::Write as _;
 use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 use strata_terminal::logging::LoggingArgs;
-use strata_terminal::output;
 use strata_terminal::program::{self, HelperArgs, Program};
 
 /// Log network traffic: all headers, and as much payload as there is room for.
@@ -71,8 +70,8 @@ enum Command {
     Policy(control::PolicyArgs),
     /// Start new files in a running recording's log.
     Rotate(control::RotateArgs),
-    /// Print the reference of the configuration file, in Markdown.
-    ConfigReference(ConfigReferenceArgs),
+    /// Make a configuration file, and show what is in force.
+    Config(config::Args),
     /// Record packets to a relay, by RDMA.
     Switch(Box<switch::Args>),
     /// Run the relay: memory for switches, and the disks behind it.
@@ -110,13 +109,6 @@ enum Command {
     /// Open packet sockets for a recording without the privilege.
     #[command(hide = true)]
     Helper(HelperArgs),
-}
-
-#[derive(Debug, clap::Args)]
-struct ConfigReferenceArgs {
-    /// Print a configuration file to start from instead: every key as a comment, with its default.
-    #[arg(long)]
-    toml: bool,
 }
 
 impl Program for Cli {
@@ -165,13 +157,7 @@ impl Program for Cli {
             Command::Detail(args) => control::detail(args),
             Command::Policy(args) => control::policy(args),
             Command::Rotate(args) => control::rotate(args),
-            Command::ConfigReference(args) => {
-                let page = match args.toml {
-                    true => strata_control::config::example(),
-                    false => strata_control::config::reference(),
-                };
-                Ok(output::standard().write_all(page.as_bytes())?)
-            }
+            Command::Config(args) => config::run(args),
             Command::Switch(args) => switch::run(args),
             Command::Relay(args) => relay::run(args),
             Command::Collector(args) => collector::run(args),

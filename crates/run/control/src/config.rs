@@ -4,6 +4,7 @@ mod elastic;
 mod error;
 mod example;
 mod export;
+mod keys;
 mod reference;
 mod tunnels;
 
@@ -28,6 +29,7 @@ pub use error::ConfigError;
 pub use example::example;
 pub(crate) use export::ALWAYS;
 pub use export::{ExportConfig, ExportPlan, KeyFileError, NamedDestination, read_keys};
+pub use keys::{Key, keys};
 pub use reference::reference;
 pub use tunnels::TunnelsConfig;
 
@@ -240,6 +242,14 @@ pub struct AlertsConfig {
     pub compaction_lag_seconds: Option<u64>,
 }
 
+/// The text of a file.
+fn text_of(path: &Path) -> Result<String, ConfigError> {
+    fs::read_to_string(path).map_err(|source| ConfigError::Read {
+        path: path.into(),
+        source,
+    })
+}
+
 impl Config {
     /// Reads a file.
     ///
@@ -247,11 +257,7 @@ impl Config {
     ///
     /// The first thing that is wrong, with the file and the key.
     pub fn read(path: &Path) -> Result<Self, ConfigError> {
-        let text = fs::read_to_string(path).map_err(|source| ConfigError::Read {
-            path: path.into(),
-            source,
-        })?;
-        Self::from_toml(&text, path)
+        Self::from_toml(&text_of(path)?, path)
     }
 
     /// Parses the text of a file.
@@ -555,7 +561,7 @@ mod tests {
         assert_eq!(
             page,
             reference(),
-            "make it again with `strata config-reference`"
+            "make it again with `strata config reference`"
         );
     }
 }

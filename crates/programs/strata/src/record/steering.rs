@@ -10,8 +10,7 @@ use strata_record::SteeringSpec;
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Steering")]
 pub(super) struct SteerArgs {
-    /// Read this configuration file (TOML): modes, policies, thresholds. `strata config-reference`
-    /// describes it.
+    /// Read this configuration file (TOML): modes, policies, thresholds. `strata config init` makes one.
     #[arg(long, value_name = "FILE", env = "STRATA_CONFIG")]
     config: Option<PathBuf>,
 

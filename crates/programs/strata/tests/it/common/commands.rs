@@ -41,7 +41,9 @@ pub(crate) const LONG_RUNNING: &[(&str, Faces)] = &[
 /// Commands that end by themselves.
 pub(crate) const ENDING: &[&str] = &[
     "compare",
-    "config-reference",
+    "config init",
+    "config reference",
+    "config show",
     "controller agents",
     "controller apply",
     "controller forget",

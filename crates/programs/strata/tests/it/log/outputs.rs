@@ -244,7 +244,7 @@ fn a_terminal_gets_text_alone() {
 /// is not.
 #[test]
 fn standard_output_may_be_full_or_closed() {
-    for arguments in [&["config-reference"][..], &["interfaces"]] {
+    for arguments in [&["config", "reference"][..], &["interfaces"]] {
         let full = OpenOptions::new().write(true).open("/dev/full").unwrap();
         let (code, stderr) = run(strata().args(arguments).stdout(full));
         assert_eq!(code, Some(1), "{stderr}");
@@ -254,7 +254,7 @@ fn standard_output_may_be_full_or_closed() {
         );
         assert!(!stderr.contains("panicked"), "{stderr}");
     }
-    for arguments in [&["config-reference"][..], &["features", "-r"]] {
+    for arguments in [&["config", "reference"][..], &["features", "-r"]] {
         let mut command = strata();
         command.args(arguments);
         command.args(arguments.contains(&"-r").then(sqli));

@@ -147,6 +147,7 @@ fn a_log_from_end_to_end() {
         (parts, &json!(true))
     );
     assert_eq!(result("interfaces", &["lo"])[0]["loopback"], true);
+    assert!(result("config show", &[])["file"].is_null());
     assert_eq!(result("info", &[&log])[0]["in_log"]["packets"], 67_690);
     let top = result("top", &[&log, "--key", &second]);
     assert_eq!(top["total"]["packets"], 67_690);

@@ -3,6 +3,7 @@
 
 mod check;
 mod cli;
+mod config;
 mod json;
 mod logging;
 mod options;

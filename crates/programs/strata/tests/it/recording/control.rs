@@ -553,7 +553,7 @@ fn a_recording_that_does_not_answer_is_said_not_to() {
 
 #[test]
 fn the_reference_page_is_printed() {
-    let output = strata().args(["config-reference"]).output().unwrap();
+    let output = strata().args(["config", "reference"]).output().unwrap();
     assert!(output.status.success(), "{}", text(&output));
     let page = fs::read_to_string(workspace_root().join("docs/configuration.md")).unwrap();
     assert_eq!(String::from_utf8(output.stdout).unwrap(), page);

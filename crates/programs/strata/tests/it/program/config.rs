@@ -1,0 +1,88 @@
+//! `strata config`: a file to start from, and what is in force.
+
+use std::fs;
+
+use serde_json::{Value, json};
+
+use crate::common::program::{failed, ok, strata};
+
+#[test]
+fn a_file_to_start_from_is_made_once_and_changes_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("strata.toml");
+    ok(strata().args(["config", "init"]).arg(&path));
+    let made = fs::read_to_string(&path).unwrap();
+    assert_eq!(made, ok(strata().args(["config", "init"])));
+    let show = |file: bool| {
+        let mut command = strata();
+        command.args(["config", "show", "--json"]);
+        if file {
+            command.arg("--config").arg(&path);
+        }
+        let answer: Value = serde_json::from_str(&ok(&mut command)).unwrap();
+        answer["keys"].clone()
+    };
+    assert_eq!(show(true), show(false));
+    // What has been edited since is not lost.
+    fs::write(&path, "mode = ['log-all']\n").unwrap();
+    let said = failed(strata().args(["config", "init"]).arg(&path));
+    let wanted = format!("strata: {}: cannot make it", path.display());
+    assert!(said.starts_with(&wanted), "{said}");
+    assert_eq!(fs::read_to_string(&path).unwrap(), "mode = ['log-all']\n");
+}
+
+#[test]
+fn each_value_has_its_origin() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("strata.toml");
+    let text =
+        "mode = ['log-all']\ndetail = '5%'\n[[policy]]\nmatch = 'port 53'\naction = 'full'\n";
+    fs::write(&path, text).unwrap();
+    let show = |arguments: &[&str]| {
+        let mut command = strata();
+        command.args(["config", "show"]).args(arguments);
+        command.env("STRATA_CONFIG", &path);
+        command
+            .env("STRATA_DETAIL", "20%")
+            .env("STRATA_POLICY", "p.toml");
+        ok(&mut command)
+    };
+    let answer: Value = serde_json::from_str(&show(&["--json"])).unwrap();
+    assert_eq!(answer["file"], path.to_str().unwrap());
+    let key = |name: &str| {
+        let mut keys = answer["keys"].as_array().unwrap().iter();
+        keys.find(|key| key["name"] == name).unwrap().clone()
+    };
+    for (name, value, from) in [
+        ("mode", json!(["log-all"]), "file"),
+        ("detail", json!("20%"), "STRATA_DETAIL"),
+        ("policy.1.match", json!("port 53"), "file"),
+        ("policy.1.protect", json!(false), "default"),
+        ("elastic.enabled", json!(true), "default"),
+        ("memory", Value::Null, "default"),
+    ] {
+        assert_eq!(
+            key(name),
+            json!({"name": name, "value": value, "from": from})
+        );
+    }
+    let policies = json!({"name": "--policy", "value": "p.toml", "from": "STRATA_POLICY"});
+    assert_eq!(answer["options"], json!([policies]));
+    // For people: what an absent value means, and on request only what is changed.
+    let page = show(&[]);
+    assert!(
+        page.starts_with(&format!("file: {}\n", path.display())),
+        "{page}"
+    );
+    let of_memory = page
+        .lines()
+        .find(|line| line.starts_with("memory "))
+        .unwrap();
+    assert!(
+        of_memory.contains("a sixteenth of the machine's memory"),
+        "{page}"
+    );
+    let changed = show(&["--changed"]);
+    assert!(!changed.contains("default\n"), "{changed}");
+    assert_eq!(changed.lines().count(), 2 + 1 + 5, "{changed}");
+}
