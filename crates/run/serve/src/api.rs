@@ -4,6 +4,7 @@ mod change;
 #[cfg(test)]
 mod described;
 mod look;
+mod verify;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -15,18 +16,21 @@ use axum::http::{HeaderMap, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get, post, put};
 use axum::{Extension, Json, Router, middleware};
-use serde::Deserialize;
 use serde::de::DeserializeOwned;
-use serde_json::{Value, json};
+use serde::{Deserialize, Serialize};
 use strata_control::api::Connection;
 use strata_wire::{clamped, unix_ns};
 use tokio::time::timeout;
+use utoipa::ToSchema;
 
 use crate::app::App;
+use crate::ask::{AnswerTable, Askable};
 use crate::audit::AuditEvent;
 use crate::body::pushed;
-use crate::recorders::{self, Recorder};
+use crate::recorders::{self, Recorder, RecorderEvent, RecorderSummary};
 use crate::refused::Refused;
+use crate::saved::KeptQuestion;
+use crate::series::Series;
 use crate::trust::{self, Login, Role, Who, admit};
 use crate::{ask, assets, child, times};
 
@@ -37,7 +41,7 @@ const BODY: Duration = Duration::from_secs(10);
 const TARGET_BYTES_MAX: usize = 16 << 10;
 
 type Shared = State<Arc<App>>;
-type Answer<T = Value> = Result<Json<T>, Refused>;
+type Answer<T> = Result<Json<T>, Refused>;
 
 /// Everything that is served.
 pub(crate) fn router(app: Arc<App>) -> Router {
@@ -76,7 +80,7 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         .route("/logs/{log}/reasons", get(look::reasons))
         .route("/logs/{log}/storage", get(look::storage))
         .route("/logs/{log}/models", get(look::models))
-        .route("/logs/{log}/verify", get(look::verify))
+        .route("/logs/{log}/verify", get(verify::verify))
         .route("/logs/{log}/labels", post(change::label))
         .route("/ask", get(askable).post(question))
         .route("/questions", get(questions).post(change::keep_question))
@@ -138,43 +142,107 @@ fn recorder(app: &App, id: &str) -> Result<Arc<Recorder>, Refused> {
     found.cloned().ok_or_else(missing)
 }
 
-fn session_of(app: &App, who: &Who) -> Value {
+/// The user, their roles, and the logs and recorders of this server.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(example = json!({
+    "user": "local",
+    "roles": ["look", "payload", "change"],
+    "read_only": false,
+    "keeps": true,
+    "login": "none",
+    "expires": null,
+    "version": "0.9.0",
+    "logs": [{"id": "0", "path": "/var/log/strata/edge"}],
+    "recorders": [{"id": "0", "socket": "/run/strata/record-4711/control.sock", "log": "0"}],
+    "tshark": true,
+    "sql": false,
+}))]
+struct Session {
+    /// `local`, `token`, or as the proxy says.
+    user: String,
+    roles: Vec<Role>,
+    /// Started with --read-only.
+    read_only: bool,
+    /// Started with --state: questions and labels are kept by the server.
+    keeps: bool,
+    login: LoginKind,
+    /// When the session expires.
+    #[schema(required)]
+    expires: Option<String>,
+    version: &'static str,
+    logs: Vec<SessionLog>,
+    recorders: Vec<SessionRecorder>,
+    tshark: bool,
+    sql: bool,
+}
+
+/// How users log in.
+#[derive(Clone, Copy, Debug, Serialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+enum LoginKind {
+    None,
+    Token,
+    Certificate,
+    Proxy,
+}
+
+/// A log of this server.
+#[derive(Debug, Serialize, ToSchema)]
+struct SessionLog {
+    id: String,
+    path: String,
+}
+
+/// A recorder of this server.
+#[derive(Debug, Serialize, ToSchema)]
+struct SessionRecorder {
+    id: String,
+    socket: String,
+    /// `id` of its log, if it is one of these.
+    #[schema(required)]
+    log: Option<String>,
+}
+
+fn session_of(app: &App, who: &Who) -> Session {
     let mut roles = Role::ALL.to_vec();
     roles.retain(|role| who.may(*role, app.spec.read_only).is_ok());
-    let roles: Vec<&str> = roles.into_iter().map(Role::name).collect();
     let expires = who.expires.map(|end| {
         let left = end.saturating_duration_since(std::time::Instant::now());
         let left = clamped::<u64>(left.as_nanos());
         times::text(unix_ns().saturating_add(left))
     });
     let logs = app.logs.iter();
-    let logs = logs.map(|(id, dir)| json!({"id": id, "path": dir.display().to_string()}));
-    let recorders = app.recorders.iter().map(|recorder| {
-        let log = recorder.log().and_then(|log| app.logs.id_of(&log));
-        let socket = recorder.socket.display().to_string();
-        json!({"id": recorder.id, "socket": socket, "log": log})
+    let logs = logs.map(|(id, dir)| SessionLog {
+        id,
+        path: dir.display().to_string(),
     });
-    json!({
-        "user": who.name,
-        "roles": roles,
-        "read_only": app.spec.read_only,
-        "keeps": app.saved.keeps(),
-        "login": match app.gate.login {
-            Login::None => "none",
-            Login::Tokens(_) => "token",
-            Login::Certificate(_) => "certificate",
-            Login::Proxy { .. } => "proxy",
+    let recorders = app.recorders.iter();
+    let recorders = recorders.map(|recorder| SessionRecorder {
+        id: recorder.id.clone(),
+        socket: recorder.socket.display().to_string(),
+        log: recorder.log().and_then(|log| app.logs.id_of(&log)),
+    });
+    Session {
+        user: who.name.clone(),
+        roles,
+        read_only: app.spec.read_only,
+        keeps: app.saved.keeps(),
+        login: match app.gate.login {
+            Login::None => LoginKind::None,
+            Login::Tokens(_) => LoginKind::Token,
+            Login::Certificate(_) => LoginKind::Certificate,
+            Login::Proxy { .. } => LoginKind::Proxy,
         },
-        "expires": expires,
-        "version": env!("CARGO_PKG_VERSION"),
-        "logs": logs.collect::<Vec<_>>(),
-        "recorders": recorders.collect::<Vec<_>>(),
-        "tshark": child::find("tshark", None).is_some(),
-        "sql": ask::has_sql(app),
-    })
+        expires,
+        version: env!("CARGO_PKG_VERSION"),
+        logs: logs.collect(),
+        recorders: recorders.collect(),
+        tshark: child::find("tshark", None).is_some(),
+        sql: ask::has_sql(app),
+    }
 }
 
-async fn session(State(app): Shared, Extension(who): Extension<Who>) -> Json<Value> {
+async fn session(State(app): Shared, Extension(who): Extension<Who>) -> Json<Session> {
     Json(session_of(&app, &who))
 }
 
@@ -220,35 +288,35 @@ async fn live(
     (kind, Body::new(body)).into_response()
 }
 
-async fn all_recorders(State(app): Shared) -> Json<Value> {
-    let recorders: Vec<Value> = app
-        .recorders
-        .iter()
-        .map(|one| one.json(&app.logs))
-        .collect();
-    Json(json!(recorders))
+async fn all_recorders(State(app): Shared) -> Json<Vec<RecorderSummary>> {
+    let recorders = app.recorders.iter();
+    Json(recorders.map(|one| one.summary(&app.logs)).collect())
 }
 
-async fn history(State(app): Shared, Path(id): Path<String>) -> Answer {
+async fn history(State(app): Shared, Path(id): Path<String>) -> Answer<Series> {
     Ok(Json(recorder(&app, &id)?.history()))
 }
 
-async fn events(State(app): Shared, Path(id): Path<String>) -> Answer {
-    Ok(Json(json!(recorder(&app, &id)?.events())))
+async fn events(State(app): Shared, Path(id): Path<String>) -> Answer<Vec<RecorderEvent>> {
+    Ok(Json(recorder(&app, &id)?.events()))
 }
 
-async fn askable(State(app): Shared) -> Json<Value> {
+async fn askable(State(app): Shared) -> Json<Askable> {
     Json(ask::askable(&app))
 }
 
-async fn questions(State(app): Shared) -> Answer {
+async fn questions(State(app): Shared) -> Answer<Vec<KeptQuestion>> {
     let shared = Arc::clone(&app);
     let questions = app.work.short(move |_| shared.saved.questions());
-    Ok(Json(json!(questions.await?)))
+    Ok(Json(questions.await?))
 }
 
 /// SQL may read payload, and an answer may be of any bytes.
-async fn question(State(app): Shared, Extension(who): Extension<Who>, given: Body) -> Answer {
+async fn question(
+    State(app): Shared,
+    Extension(who): Extension<Who>,
+    given: Body,
+) -> Answer<AnswerTable> {
     who.may(Role::Payload, app.spec.read_only)?;
     let asked: ask::Question = body(given).await?;
     app.audit

@@ -6,10 +6,11 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use axum::http::StatusCode;
-use serde::Deserialize;
-use serde_json::{Value, json};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use strata_archive::{Kind, Table};
 use strata_gpv::marple::SHIPPED;
+use utoipa::ToSchema;
 
 use crate::app::App;
 use crate::child::{self, Answered, NoAnswer};
@@ -51,8 +52,66 @@ pub(crate) fn has_sql(app: &App) -> bool {
     sql(app).is_some()
 }
 
-/// The kinds of queries (`Askable`).
-pub(crate) fn askable(app: &App) -> Value {
+/// The available questions and tables.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(example = json!({
+    "sql": {"available": false, "problem": "strata-sql is not installed: make sql"},
+    "marple": {"available": true, "problem": null},
+    "tables": [{"name": "flows", "columns": [{"name": "src", "type": "text", "what": "address of the initiator"}]}],
+    "questions": [{
+        "language": "marple", "name": "heavy_hitters", "what": "flows with most bytes", "text": "...", "params": [],
+    }],
+}))]
+pub(crate) struct Askable {
+    sql: Availability,
+    marple: Availability,
+    /// For SQL.
+    tables: Vec<AskableTable>,
+    /// Questions that come with Strata.
+    questions: Vec<AskableQuestion>,
+}
+
+/// Whether questions in a language can be asked, and if not, why.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct Availability {
+    available: bool,
+    #[schema(required)]
+    problem: Option<String>,
+}
+
+/// A table for SQL.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct AskableTable {
+    name: &'static str,
+    columns: Vec<AskableColumn>,
+}
+
+/// A column of a table for SQL.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct AskableColumn {
+    name: &'static str,
+    r#type: &'static str,
+    what: &'static str,
+}
+
+/// A question that comes with Strata.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct AskableQuestion {
+    language: Language,
+    name: &'static str,
+    what: &'static str,
+    text: &'static str,
+    params: Vec<QuestionParameter>,
+}
+
+/// A parameter of a question, with its usual value.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct QuestionParameter {
+    name: &'static str,
+    default: &'static str,
+}
+
+pub(crate) fn askable(app: &App) -> Askable {
     let has_sql = has_sql(app);
     let missing = format!("{SQL} is neither beside strata nor in the path: `make sql` builds it");
     let has_marple = app.spec.program.is_file();
@@ -65,17 +124,27 @@ pub(crate) fn askable(app: &App) -> Value {
                 Kind::Text => "text",
                 Kind::Bytes => "bytes",
             };
-            json!({"name": spec.name, "type": kind, "what": spec.what})
+            AskableColumn {
+                name: spec.name,
+                r#type: kind,
+                what: spec.what,
+            }
         });
-        json!({"name": table.name(), "columns": columns.collect::<Vec<_>>()})
+        AskableTable {
+            name: table.name(),
+            columns: columns.collect(),
+        }
     });
     let marple = SHIPPED.iter().map(|query| {
         let params = query.parameters.iter();
-        let params = params.map(|(name, usual)| json!({"name": name, "default": usual}));
-        json!({
-            "language": "marple", "name": query.name, "what": query.about, "text": query.text,
-            "params": params.collect::<Vec<_>>(),
-        })
+        let params = params.map(|&(name, default)| QuestionParameter { name, default });
+        AskableQuestion {
+            language: Language::Marple,
+            name: query.name,
+            what: query.about,
+            text: query.text,
+            params: params.collect(),
+        }
     });
     let sqls = [
         (
@@ -91,18 +160,25 @@ pub(crate) fn askable(app: &App) -> Value {
              flows GROUP BY src, dst, dst_port, protocol ORDER BY bytes DESC LIMIT 50",
         ),
     ];
-    let sqls = sqls.map(|(name, what, text)| {
-        json!({"language": "sql", "name": name, "what": what, "text": text, "params": []})
+    let sqls = sqls.map(|(name, what, text)| AskableQuestion {
+        language: Language::Sql,
+        name,
+        what,
+        text,
+        params: Vec::new(),
     });
-    json!({
-        "sql": {"available": has_sql, "problem": (!has_sql).then_some(missing)},
-        "marple": {
-            "available": has_marple,
-            "problem": (!has_marple).then_some("the program strata was not found"),
+    Askable {
+        sql: Availability {
+            available: has_sql,
+            problem: (!has_sql).then_some(missing),
         },
-        "tables": tables,
-        "questions": marple.chain(sqls).collect::<Vec<_>>(),
-    })
+        marple: Availability {
+            available: has_marple,
+            problem: (!has_marple).then(|| String::from("the program strata was not found")),
+        },
+        tables: tables.into(),
+        questions: marple.chain(sqls).collect(),
+    }
 }
 
 /// The program that answers a question, and its arguments: each value in one word, since it may begin
@@ -162,8 +238,57 @@ fn shown(asked: &Question, dir: &str, shape: &Shape) -> String {
     }
 }
 
-/// Asks (`Answer`).
-pub(crate) async fn ask(app: &App, asked: &Question) -> Result<Value, Refused> {
+/// The answer to a question.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = Answer, example = json!({
+    "columns": [
+        {"name": "class", "type": "text", "measure": false}, {"name": "count", "type": "number", "measure": true},
+    ],
+    "rows": [["benign", 900], ["botnet", 100]],
+    "sorted_by": 1,
+    "truncated": null,
+    "seconds": 0.2,
+    "command": "strata query /var/log/strata/edge 'select class, count(*) from packets group by class'",
+    "notes": [],
+}))]
+pub(crate) struct AnswerTable {
+    columns: Vec<AnswerColumn>,
+    rows: Vec<Vec<Value>>,
+    /// The column of amounts, from 0 on, by which the rows are sorted, largest first. Groups are where the question
+    /// leaves the order open; null for another order.
+    #[schema(required)]
+    sorted_by: Option<usize>,
+    /// If not all rows are there: why.
+    #[schema(required)]
+    truncated: Option<String>,
+    seconds: f64,
+    command: String,
+    /// What the program said beside its answer.
+    notes: Vec<String>,
+}
+
+/// A column of an answer.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct AnswerColumn {
+    name: String,
+    r#type: ColumnType,
+    /// Whether it holds amounts, as far as the question tells: not ports and other numbers that name something, nor
+    /// what groups are made by.
+    measure: bool,
+}
+
+/// What values of a column look like.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum ColumnType {
+    Text,
+    Number,
+    Time,
+    Bool,
+}
+
+/// Asks.
+pub(crate) async fn ask(app: &App, asked: &Question) -> Result<AnswerTable, Refused> {
     if asked.text.trim().is_empty() || asked.text.len() > QUESTION_BYTES_MAX {
         let error = format!("a question has from 1 to {QUESTION_BYTES_MAX} bytes");
         return Err(Refused::invalid("text", error));
@@ -197,21 +322,34 @@ pub(crate) async fn ask(app: &App, asked: &Question) -> Result<Value, Refused> {
     if !answered.succeeded && answered.output.is_empty() {
         return Err(Refused::invalid("text", answered.said.trim()));
     }
-    let mut answer = table(&answered, rows_max, &shape)?;
-    answer["seconds"] = json!(since.elapsed().as_secs_f64());
-    answer["command"] = json!(shown(asked, &dir, &shape));
+    let read = table(&answered, rows_max, &shape)?;
     let notes = answered
         .said
         .lines()
         .map(str::trim)
         .filter(|line| !line.is_empty());
-    answer["notes"] = json!(notes.collect::<Vec<_>>());
-    Ok(answer)
+    Ok(AnswerTable {
+        columns: read.columns,
+        rows: read.rows,
+        sorted_by: read.sorted_by,
+        truncated: read.truncated,
+        seconds: since.elapsed().as_secs_f64(),
+        command: shown(asked, &dir, &shape),
+        notes: notes.map(str::to_owned).collect(),
+    })
+}
+
+/// The columns and rows of an answer, in its order.
+struct ReadTable {
+    columns: Vec<AnswerColumn>,
+    rows: Vec<Vec<Value>>,
+    sorted_by: Option<usize>,
+    truncated: Option<String>,
 }
 
 /// An answer in CSV as columns and rows; where the question leaves the order open, by the first amount,
 /// largest first.
-fn table(answered: &Answered, rows_max: usize, shape: &Shape) -> Result<Value, Refused> {
+fn table(answered: &Answered, rows_max: usize, shape: &Shape) -> Result<ReadTable, Refused> {
     let wrong =
         |error: csv::Error| Refused::internal(format!("the answer cannot be parsed: {error}"));
     let mut whole = &answered.output[..];
@@ -247,11 +385,12 @@ fn table(answered: &Answered, rows_max: usize, shape: &Shape) -> Result<Value, R
         rows.push(record.map_err(wrong)?);
     }
     let kind = |at| match shape.is_time(at) {
-        true => "time",
+        true => ColumnType::Time,
         false => kind(&rows, at),
     };
-    let kinds: Vec<&str> = (0..names.len()).map(kind).collect();
-    let is_measure = |at: usize| kinds[at] == "number" && shape.is_measure(at, &names[at]);
+    let kinds: Vec<ColumnType> = (0..names.len()).map(kind).collect();
+    let is_measure =
+        |at: usize| kinds[at] == ColumnType::Number && shape.is_measure(at, &names[at]);
     let measures: Vec<usize> = (0..names.len()).filter(|at| is_measure(*at)).collect();
     let number = |row: &csv::StringRecord, at| {
         let text = row.get(at).unwrap_or("");
@@ -273,35 +412,38 @@ fn table(answered: &Answered, rows_max: usize, shape: &Shape) -> Result<Value, R
             .all(|(a, b)| a >= b)
     };
     let sorted = measures.iter().copied().find(falls);
-    let columns = names.iter().zip(&kinds).enumerate();
-    let columns = columns.map(
-        |(at, (name, kind))| json!({"name": name, "type": kind, "measure": measures.contains(&at)}),
-    );
+    let columns = names.into_iter().zip(&kinds).enumerate();
+    let columns = columns.map(|(at, (name, kind))| AnswerColumn {
+        name,
+        r#type: *kind,
+        measure: measures.contains(&at),
+    });
     let cells = rows.iter().map(|row| {
         let cells = kinds.iter().enumerate().map(|(at, kind)| {
             let text = row.get(at).unwrap_or("");
             match *kind {
                 _ if text.is_empty() => Value::Null,
-                "time" if shape.is_time(at) => {
-                    json!(text.parse().map_or_else(|_| text.to_owned(), times::text))
+                ColumnType::Time if shape.is_time(at) => {
+                    let ns = text.parse();
+                    Value::from(ns.map_or_else(|_| text.to_owned(), times::text))
                 }
-                "number" => json!(text.parse::<f64>().ok()),
-                "bool" => json!(text == "true"),
-                _ => json!(text),
+                ColumnType::Number => Value::from(text.parse::<f64>().ok()),
+                ColumnType::Bool => Value::from(text == "true"),
+                ColumnType::Time | ColumnType::Text => Value::from(text),
             }
         });
-        cells.collect::<Vec<_>>()
+        cells.collect()
     });
-    Ok(json!({
-        "columns": columns.collect::<Vec<_>>(),
-        "rows": cells.collect::<Vec<_>>(),
-        "sorted_by": sorted,
-        "truncated": truncated,
-    }))
+    Ok(ReadTable {
+        columns: columns.collect(),
+        rows: cells.collect(),
+        sorted_by: sorted,
+        truncated,
+    })
 }
 
 /// What a column's values look like. Numbers that would lose digits stay text.
-fn kind(rows: &[csv::StringRecord], at: usize) -> &'static str {
+fn kind(rows: &[csv::StringRecord], at: usize) -> ColumnType {
     let values = rows
         .iter()
         .filter_map(|row| row.get(at))
@@ -313,18 +455,20 @@ fn kind(rows: &[csv::StringRecord], at: usize) -> &'static str {
     };
     let is_time = |text: &str| text.len() >= 19 && text.parse::<jiff::Timestamp>().is_ok();
     if are(is_number) {
-        "number"
+        ColumnType::Number
     } else if are(|text| matches!(text, "true" | "false")) {
-        "bool"
+        ColumnType::Bool
     } else if are(is_time) {
-        "time"
+        ColumnType::Time
     } else {
-        "text"
+        ColumnType::Text
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]
@@ -338,46 +482,30 @@ mod tests {
         let unknown = Shape::ordered();
         let csv = "name,count,big,at,ok\n\"a,b\",1,9007199254740993,2026-01-31T13:00:00Z,true\nx,,1,,false\n";
         let read = table(&answered(csv, false), 10, &unknown).unwrap();
-        let kinds: Vec<&Value> = read["columns"]
-            .as_array()
-            .unwrap()
-            .iter()
-            .map(|c| &c["type"])
-            .collect();
+        let kinds: Vec<Value> = read.columns.iter().map(|c| json!(c.r#type)).collect();
         assert_eq!(kinds, ["text", "number", "text", "time", "bool"]);
-        assert_eq!(read["rows"][0][0], "a,b");
-        assert_eq!(read["rows"][1][1], Value::Null);
-        assert_eq!(
-            table(&answered(csv, false), 1, &unknown).unwrap()["rows"]
-                .as_array()
-                .unwrap()
-                .len(),
-            1
-        );
+        assert_eq!(read.rows[0][0], "a,b");
+        assert_eq!(read.rows[1][1], Value::Null);
+        let first = table(&answered(csv, false), 1, &unknown).unwrap();
+        assert_eq!(first.rows.len(), 1);
         let cut = table(&answered("a,b\n1,2\n3,", true), 10, &unknown).unwrap();
-        assert_eq!(cut["rows"], json!([[1.0, 2.0]]));
-        assert!(cut["truncated"].as_str().unwrap().contains("MiB"));
+        assert_eq!(json!(cut.rows), json!([[1.0, 2.0]]));
+        assert!(cut.truncated.unwrap().contains("MiB"));
         // The amount orders, not the port, unless the question has an order of its own.
         let csv = "dst_port,count(*)\n1,2\n9,30\n5,4\n";
         let rows = |shape: &Shape| {
             let read = table(&answered(csv, false), 10, shape).unwrap();
-            (
-                read["rows"].clone(),
-                read["sorted_by"].clone(),
-                read["columns"].clone(),
-            )
+            let measures: Vec<bool> = read.columns.iter().map(|c| c.measure).collect();
+            (json!(read.rows), read.sorted_by, measures)
         };
-        let (by_amount, sorted, columns) = rows(&Shape::of_sql(
+        let (by_amount, sorted, measures) = rows(&Shape::of_sql(
             "select dst_port, count(*) from packets group by 1",
         ));
         assert_eq!(by_amount, json!([[9.0, 30.0], [5.0, 4.0], [1.0, 2.0]]));
-        assert_eq!(sorted, 1);
-        assert_eq!(
-            (&columns[0]["measure"], &columns[1]["measure"]),
-            (&json!(false), &json!(true))
-        );
+        assert_eq!(sorted, Some(1));
+        assert_eq!(measures, [false, true]);
         let (as_asked, sorted, _) = rows(&unknown);
         assert_eq!(as_asked, json!([[1.0, 2.0], [9.0, 30.0], [5.0, 4.0]]));
-        assert_eq!(sorted, Value::Null);
+        assert_eq!(sorted, None);
     }
 }

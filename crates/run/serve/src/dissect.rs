@@ -3,7 +3,6 @@
 
 use std::ops::Range;
 
-use serde_json::{Value, json};
 use strata_wire::dissect::protocol;
 use strata_wire::ethernet::ethertype;
 use strata_wire::fields::{
@@ -13,6 +12,8 @@ use strata_wire::{
     AddressFamily, Headers, LinkType, ipv4 as v4_header, ipv6 as v6_header, transport,
 };
 
+use crate::packet::Field;
+
 /// VLAN tags that are looked through, and how many of them.
 const TAGS: [u16; 2] = [ethertype::VLAN, ethertype::SERVICE_VLAN];
 const TAGS_MAX: usize = 4;
@@ -20,7 +21,6 @@ const TAGS_MAX: usize = 4;
 const NETWORKS_MAX: usize = 8;
 /// Of an IP header that ends before it: nothing is read after that.
 const NO_PROTOCOL: u8 = 255;
-
 /// Shortest Ethernet frame, without its checksum: what is shorter is padded.
 const FRAME_LEN_MIN: u32 = 60;
 
@@ -100,13 +100,13 @@ struct Walk<'a> {
     bytes: &'a [u8],
     at: usize,
     networks: usize,
-    layers: Vec<Value>,
+    layers: Vec<Field>,
 }
 
 /// A layer's fields while it is read.
 struct Layer<'w, 'a> {
     walk: &'w Walk<'a>,
-    fields: Vec<Value>,
+    fields: Vec<Field>,
 }
 
 impl Layer<'_, '_> {
@@ -114,10 +114,13 @@ impl Layer<'_, '_> {
     fn field(&mut self, name: &str, place: Range<usize>, label: impl FnOnce(&[u8]) -> String) {
         let start = self.walk.at.saturating_add(place.start);
         if let Some(bytes) = self.walk.left().get(place) {
-            let length = bytes.len();
-            self.fields.push(json!({
-                "name": name, "label": label(bytes), "start": start, "length": length, "fields": [],
-            }));
+            self.fields.push(Field {
+                name: Some(name.to_owned()),
+                label: label(bytes),
+                start: Some(start as u64),
+                length: Some(bytes.len() as u64),
+                fields: Vec::new(),
+            });
         }
     }
 }
@@ -175,9 +178,13 @@ impl<'a> Walk<'a> {
         read(&mut layer);
         let fields = layer.fields;
         let length = length.min(self.left().len());
-        self.layers.push(json!({
-            "name": name, "label": label, "start": self.at, "length": length, "fields": fields,
-        }));
+        self.layers.push(Field {
+            name: Some(name.to_owned()),
+            label: label.to_owned(),
+            start: Some(self.at as u64),
+            length: Some(length as u64),
+            fields,
+        });
         // At most to the end of the bytes.
         self.at = self.at.saturating_add(length);
     }
@@ -420,7 +427,7 @@ impl<'a> Walk<'a> {
 }
 
 /// The layers of a packet, as far as its bytes are there.
-pub(crate) fn layers(link: LinkType, bytes: &[u8]) -> Vec<Value> {
+pub(crate) fn layers(link: LinkType, bytes: &[u8]) -> Vec<Field> {
     let mut walk = Walk {
         bytes,
         at: 0,
@@ -534,7 +541,7 @@ mod tests {
         let (mut digest, mut bytes) = (0_u64, 0_usize);
         let mut show = |link: u16, packet: &[u8]| {
             let behind = behind_ip(LinkType(link), packet, 80);
-            let text = Value::from(layers(LinkType(link), packet)).to_string();
+            let text = serde_json::json!(layers(LinkType(link), packet)).to_string();
             bytes += text.len();
             for byte in text.bytes().chain(behind.to_le_bytes()) {
                 digest = strata_wire::mix64(digest ^ u64::from(byte));
@@ -559,11 +566,11 @@ mod tests {
 
     #[test]
     fn no_bytes_make_it_panic_and_fields_lie_within_them() {
-        fn check(fields: &[Value], len: usize) {
+        fn check(fields: &[Field], len: usize) {
             for field in fields {
-                let at = |name: &str| usize::try_from(field[name].as_u64().unwrap()).unwrap();
-                assert!(at("start") + at("length") <= len, "{field}");
-                check(field["fields"].as_array().unwrap(), len);
+                let end = field.start.unwrap() + field.length.unwrap();
+                assert!(end <= len as u64, "{field:?}");
+                check(&field.fields, len);
             }
         }
         let mut packet = vec![0_u8; 14];

@@ -16,7 +16,9 @@ use strata_wire::{FlowKey, prefetch_whole};
 use crate::series::{Histogram, Sum};
 
 pub(crate) use row::Row;
-pub(crate) use told::{Covered, ReasonsTotal, Totals, words};
+pub(crate) use told::{
+    Covered, FlowRow, ReasonCount, ReasonWords, ReasonsTotal, Tops, Totals, words,
+};
 
 /// Most flows that are listed: some 100 bytes each.
 pub(crate) const FLOWS_MAX: usize = 500_000;

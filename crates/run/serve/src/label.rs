@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use axum::http::StatusCode;
 use serde::Deserialize;
-use serde_json::{Value, json};
 use strata_archive::parts::community_id_of;
 use strata_wire::{AddressFamily, FlowKey};
 
@@ -74,8 +73,14 @@ impl Labelling {
     }
 }
 
-/// Labels a flow in the file that training reads (`Changed`).
-pub(crate) async fn label(app: &App, log: &str, asked: &Labelling) -> Result<Value, Refused> {
+/// A flow that was labelled: what was done, in words, and the equal command line.
+pub(crate) struct Labelled {
+    pub(crate) what: String,
+    pub(crate) command: String,
+}
+
+/// Labels a flow in the file that training reads.
+pub(crate) async fn label(app: &App, log: &str, asked: &Labelling) -> Result<Labelled, Refused> {
     let dir = app.logs.dir(log)?.display().to_string();
     let file = app.saved.labels()?.display().to_string();
     let words = asked.arguments(&file)?;
@@ -110,7 +115,10 @@ pub(crate) async fn label(app: &App, log: &str, asked: &Labelling) -> Result<Val
     if !answered.succeeded {
         return Err(Refused::invalid("flow", what));
     }
-    Ok(json!({"what": what, "command": command, "id": null, "undo": null}))
+    Ok(Labelled {
+        what: what.to_owned(),
+        command,
+    })
 }
 
 #[cfg(test)]

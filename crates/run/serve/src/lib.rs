@@ -25,6 +25,8 @@
 //! logs and `control` for recordings; used by the command line.
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
+// For the example of a recorder's status.
+#![recursion_limit = "256"]
 
 mod api;
 mod app;

@@ -173,11 +173,11 @@ pub(crate) enum LogState {
 /// Packets of a class and granularity in a log.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct ClassCount {
-    class: String,
-    granularity: &'static str,
-    packets: u64,
-    wire_bytes: u64,
-    kept_bytes: u64,
+    pub(crate) class: String,
+    pub(crate) granularity: String,
+    pub(crate) packets: u64,
+    pub(crate) wire_bytes: u64,
+    pub(crate) kept_bytes: u64,
 }
 
 /// A recording of a log.
@@ -305,7 +305,7 @@ pub(crate) fn summary(logs: &Logs, id: &str, stop: &Stop) -> Result<LogSummary, 
     };
     let classes = counts.iter().map(|((class, keep), c)| ClassCount {
         class: class.clone(),
-        granularity: keep.name(),
+        granularity: keep.name().to_owned(),
         packets: c.packets,
         wire_bytes: c.wire_bytes,
         kept_bytes: c.kept_bytes,

@@ -2,14 +2,16 @@
 
 use std::ops::ControlFlow;
 
-use serde_json::{Value, json};
+use serde::Serialize;
 use strata_wire::FlowKey;
+use utoipa::ToSchema;
 
 use crate::dissect::{layers, padding};
 use crate::found::words;
 use crate::logs::{self, Logs};
-use crate::packets::{Packet, of_flow, without_type};
+use crate::packets::{Packet, PacketRow, of_flow, without_type};
 use crate::refused::Refused;
+use crate::why::Why;
 use crate::work::Stop;
 use crate::{flow_id, why};
 
@@ -39,8 +41,8 @@ fn place(id: &str) -> Option<Place> {
 pub(crate) struct Looked {
     pub(crate) packet: Packet,
     pub(crate) flow: FlowKey,
-    pub(crate) json: Value,
-    pub(crate) why: Value,
+    row: PacketRow,
+    why: Why,
 }
 
 /// Looks a packet up.
@@ -71,15 +73,79 @@ pub(crate) fn look_up(logs: &Logs, log_id: &str, id: &str, stop: &Stop) -> Resul
         ControlFlow::Break(())
     })?;
     Ok(Looked {
-        json: packet.json(&place.flow, first),
+        row: packet.row(&place.flow, first),
         packet,
         flow: place.flow,
         why,
     })
 }
 
-/// A packet in full (`PacketDetail`), but for tshark's dissection.
-pub(crate) fn detail(looked: &Looked, shows_payload: bool) -> Value {
+/// A packet in full.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct PacketDetail {
+    packet: PacketRow,
+    /// `id` of its flow.
+    flow: String,
+    recording: u32,
+    interface: u16,
+    /// Link type, as in `EN10MB`.
+    link: String,
+    /// The bytes kept, in hexadecimal; headers alone if `payload_hidden`.
+    bytes: String,
+    /// The number of these bytes that are headers.
+    header_bytes: usize,
+    /// There is payload, but the role may not see it or it was not requested.
+    payload_hidden: bool,
+    #[schema(required)]
+    missing: Option<Missing>,
+    why: Why,
+    pub(crate) dissection: Dissection,
+}
+
+/// What of a packet is not in the log.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct Missing {
+    bytes: u64,
+    /// Why the rest is not in the log.
+    why: String,
+}
+
+/// A packet as layers and fields.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct Dissection {
+    pub(crate) by: Dissector,
+    /// Why tshark did not do it, where it is installed.
+    #[schema(required)]
+    pub(crate) problem: Option<String>,
+    pub(crate) layers: Vec<Field>,
+}
+
+/// The program that dissected a packet.
+#[derive(Clone, Copy, Debug, Serialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Dissector {
+    Tshark,
+    Strata,
+}
+
+/// A layer or field; `start` and `length` are bytes of the packet.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(example = json!({"name": "ip.ttl", "label": "Time to Live: 64", "start": 22, "length": 1, "fields": []}))]
+pub(crate) struct Field {
+    /// tshark's filter name, as in `ip.ttl`.
+    #[schema(required)]
+    pub(crate) name: Option<String>,
+    pub(crate) label: String,
+    #[schema(required)]
+    pub(crate) start: Option<u64>,
+    #[schema(required)]
+    pub(crate) length: Option<u64>,
+    #[schema(no_recursion)]
+    pub(crate) fields: Vec<Field>,
+}
+
+/// A packet in full, but for tshark's dissection.
+pub(crate) fn detail(looked: &Looked, shows_payload: bool) -> PacketDetail {
     let packet = &looked.packet;
     let header_bytes = packet.header_bytes();
     let shown = match shows_payload {
@@ -88,23 +154,27 @@ pub(crate) fn detail(looked: &Looked, shows_payload: bool) -> Value {
     };
     let bytes = &packet.data[..shown.min(SHOWN_MAX)];
     let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-    json!({
-        "packet": looked.json,
-        "flow": flow_id::id(&looked.flow),
-        "recording": packet.recording,
-        "interface": packet.interface,
-        "link": packet.link.to_string(),
-        "bytes": hex,
-        "header_bytes": header_bytes,
-        "payload_hidden": shown < packet.data.len(),
-        "missing": missing(packet),
-        "why": looked.why,
-        "dissection": {"by": "strata", "problem": null, "layers": layers(packet.link, bytes)},
-    })
+    PacketDetail {
+        packet: looked.row.clone(),
+        flow: flow_id::id(&looked.flow),
+        recording: packet.recording,
+        interface: packet.interface,
+        link: packet.link.to_string(),
+        bytes: hex,
+        header_bytes,
+        payload_hidden: shown < packet.data.len(),
+        missing: missing(packet),
+        why: looked.why.clone(),
+        dissection: Dissection {
+            by: Dissector::Strata,
+            problem: None,
+            layers: layers(packet.link, bytes),
+        },
+    }
 }
 
 /// What of a packet is not in the log, and why.
-fn missing(packet: &Packet) -> Option<Value> {
+fn missing(packet: &Packet) -> Option<Missing> {
     let kept = packet.data.len() as u64;
     let bytes = u64::from(packet.wire_len).saturating_sub(kept);
     if bytes == 0 {
@@ -129,7 +199,10 @@ fn missing(packet: &Packet) -> Option<Value> {
             "{not_captured} bytes were not captured: the capture's snapshot length was smaller"
         ));
     }
-    Some(json!({"bytes": bytes, "why": why.join("; ")}))
+    Some(Missing {
+        bytes,
+        why: why.join("; "),
+    })
 }
 
 #[cfg(test)]

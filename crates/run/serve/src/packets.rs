@@ -4,17 +4,18 @@ use std::io;
 use std::ops::ControlFlow;
 use std::time::Instant;
 
-use serde_json::{Value, json};
+use serde::Serialize;
 use strata_archive::ArchiveError;
 use strata_filter::Filter;
 use strata_query::{ExportOptions, Find, LoggedPacket, packets};
 use strata_store::Log;
 use strata_wire::dissect::dissect;
 use strata_wire::{AddressFamily, Endpoint, FlowKey, Headers, LinkType, TunnelKey, clamped};
+use utoipa::ToSchema;
 
 use crate::dissect::{behind_ip, summary};
 use crate::flow_id;
-use crate::found::words;
+use crate::found::{Covered, words};
 use crate::logs::{self, Logs};
 use crate::refused::Refused;
 use crate::search::{Asked, Sought};
@@ -42,6 +43,45 @@ pub(crate) struct Packet {
     pub(crate) headers: Headers,
     /// How many of its flow with the same time and recording came before.
     pub(crate) tie: usize,
+}
+
+/// A packet, as the API tells it.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+#[schema(as = Packet, example = json!({
+    "id": "6_10.0.0.1_51234_10.0.0.2_443@1.1769864400123456789.0", "at": "2026-01-31T13:00:00.123456789Z",
+    "direction": "there", "src": "10.0.0.1:51234", "dst": "10.0.0.2:443", "summary": "TCP SYN, 0 bytes",
+    "wire_bytes": 74, "captured_bytes": 74, "kept_bytes": 74, "class": "botnet", "score": 0.93,
+    "granularity": "full", "reason": "flow-trees:12,3,7", "words": "most trees for flows say botnet",
+}))]
+pub(crate) struct PacketRow {
+    /// Opaque, safe in a URL's path.
+    id: String,
+    at: String,
+    direction: Direction,
+    /// With port, as in `10.0.0.1:443`.
+    src: String,
+    dst: String,
+    /// As in `TCP SYN, 0 bytes`.
+    summary: String,
+    wire_bytes: u32,
+    captured_bytes: u32,
+    kept_bytes: usize,
+    #[schema(required)]
+    class: Option<String>,
+    #[schema(required)]
+    score: Option<f64>,
+    granularity: String,
+    reason: String,
+    /// The reason in a few words.
+    words: String,
+}
+
+/// Direction of a packet of a flow; `there`: from `src` of the flow.
+#[derive(Clone, Copy, Debug, Serialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Direction {
+    There,
+    Back,
 }
 
 impl Packet {
@@ -76,28 +116,37 @@ impl Packet {
         behind_ip(self.link, &self.data, self.wire_len)
     }
 
-    /// As `Packet` in the API, of this flow, whose first packet's sender is `from`.
-    pub(crate) fn json(&self, flow: &FlowKey, from: Endpoint) -> Value {
+    /// As the API tells it, of this flow, whose first packet's sender is `from`.
+    pub(crate) fn row(&self, flow: &FlowKey, from: Endpoint) -> PacketRow {
         let (source, destination) = self.headers.endpoints();
         let [src, dst] = [source, destination].map(|end| end_text(flow, end));
         let class = self.class.as_deref().unwrap_or("");
-        let is_there = without_type(flow, source) == from;
-        json!({
-            "id": format!("{}@{}.{}.{}", flow_id::id(flow), self.recording, self.ts_ns, self.tie),
-            "at": times::text(self.ts_ns),
-            "direction": if is_there { "there" } else { "back" },
-            "src": src,
-            "dst": dst,
-            "summary": summary(&self.headers, self.wire_len, self.behind_ip()),
-            "wire_bytes": self.wire_len,
-            "captured_bytes": self.captured_len,
-            "kept_bytes": self.data.len(),
-            "class": self.class,
-            "score": self.score,
-            "granularity": self.granularity,
-            "reason": self.reason,
-            "words": words(&self.reason, class),
-        })
+        let direction = match without_type(flow, source) == from {
+            true => Direction::There,
+            false => Direction::Back,
+        };
+        PacketRow {
+            id: format!(
+                "{}@{}.{}.{}",
+                flow_id::id(flow),
+                self.recording,
+                self.ts_ns,
+                self.tie
+            ),
+            at: times::text(self.ts_ns),
+            direction,
+            src,
+            dst,
+            summary: summary(&self.headers, self.wire_len, self.behind_ip()),
+            wire_bytes: self.wire_len,
+            captured_bytes: self.captured_len,
+            kept_bytes: self.data.len(),
+            class: self.class.clone(),
+            score: self.score,
+            granularity: self.granularity.clone(),
+            words: words(&self.reason, class),
+            reason: self.reason.clone(),
+        }
     }
 }
 
@@ -192,14 +241,25 @@ fn cursor(text: &str) -> Option<(u64, usize)> {
     Some((ns.parse().ok()?, count.parse().ok()?))
 }
 
-/// A page of a flow's packets (`PacketPage`).
+/// A page of a flow's packets.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct PacketPage {
+    packets: Vec<PacketRow>,
+    /// For `cursor`; null at the end.
+    #[schema(required)]
+    next: Option<String>,
+    /// The equal command line.
+    command: String,
+    covered: Covered,
+}
+
 pub(crate) fn page(
     logs: &Logs,
     (log_id, flow): (&str, &str),
     asked: &Asked,
     (after, limit): (Option<&str>, Option<usize>),
     stop: &Stop,
-) -> Result<Value, Refused> {
+) -> Result<PacketPage, Refused> {
     let since = Instant::now();
     let key = flow_of(flow)?;
     let mut sought = Sought {
@@ -226,7 +286,7 @@ pub(crate) fn page(
         },
     )?;
     let first = first.unwrap_or(key.low);
-    let (mut rows, mut next) = (Vec::new(), None);
+    let (mut rows, mut next): (Vec<PacketRow>, _) = (Vec::new(), None);
     let mut same = (0, 0, 0_usize);
     let mut of_time = (0, 0_usize);
     let mut skip = begins.map_or(0, |(_, count)| count);
@@ -248,26 +308,27 @@ pub(crate) fn page(
             next = Some(format!("{}.{}", logged.ts_ns, of_time.1));
             return ControlFlow::Break(());
         }
-        rows.push(Packet::of(logged, headers, same.2).json(&key, first));
+        rows.push(Packet::of(logged, headers, same.2).row(&key, first));
         ControlFlow::Continue(())
     })?;
     sought.text = flow_id::filter_text(&key);
     let why = stop.why();
-    Ok(json!({
-        "packets": rows,
-        "next": next,
-        "command": sought.command(logs.dir(log_id)?, "flow.pcapng"),
-        "covered": {
-            "complete": why.is_none() && damaged == 0,
-            "why": why.or_else(|| (damaged > 0).then(|| format!("{damaged} damaged places"))),
-            "packets": rows.len(),
-            "from": rows.first().map(|row| row["at"].clone()),
-            "to": rows.last().map(|row| row["at"].clone()),
-            "damaged": damaged,
-            "encrypted_packets": 0,
-            "seconds": since.elapsed().as_secs_f64(),
-        },
-    }))
+    let covered = Covered {
+        complete: why.is_none() && damaged == 0,
+        why: why.or_else(|| (damaged > 0).then(|| format!("{damaged} damaged places"))),
+        packets: rows.len() as u64,
+        from: rows.first().map(|row| row.at.clone()),
+        to: rows.last().map(|row| row.at.clone()),
+        damaged,
+        encrypted_packets: 0,
+        seconds: since.elapsed().as_secs_f64(),
+    };
+    Ok(PacketPage {
+        packets: rows,
+        next,
+        command: sought.command(logs.dir(log_id)?, "flow.pcapng"),
+        covered,
+    })
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 //! an hour.
 
 mod losses;
+mod tick;
 
 use std::collections::{HashMap, VecDeque};
 use std::path::{Path, PathBuf};
@@ -9,17 +10,20 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
-use serde_json::{Value, json};
 use strata_control::client::{Client, ClientError};
-use strata_control::{Event, ShadowStatus, ShedStatus, Status};
+use strata_control::{Event, ShadowStatus, Status};
 use strata_policy::Mode;
 use strata_wire::unix_ns;
 use tokio::sync::broadcast;
 use tokio::time::{MissedTickBehavior, interval, timeout};
+use utoipa::ToSchema;
 
-use self::losses::{Losses, Lost, NotKept, dropped_advice, not_kept};
+use self::losses::Losses;
+use self::tick::{ClassRate, RecorderTick};
+use crate::found::Covered;
 use crate::logs::Logs;
 use crate::refused::Refused;
+use crate::series::{ClassSeries, Series};
 use crate::times::seconds;
 
 /// How often recordings are queried.
@@ -66,36 +70,147 @@ struct Point {
     lost: f64,
 }
 
-/// A recording now (`RecorderTick`).
-#[derive(Clone, Debug, Serialize)]
-struct RecorderTick {
-    id: String,
-    up: bool,
-    error: Option<String>,
-    mode: String,
-    asked_mode: String,
-    mode_seconds_left: Option<f64>,
-    packets_per_second: f64,
-    bytes_per_second: f64,
-    kept_bytes_per_second: f64,
-    classes: Vec<ClassRate>,
-    captured_packets: u64,
-    lost: Vec<Lost>,
-    not_kept: Vec<NotKept>,
-    resources: Vec<Value>,
-    cpu: Option<Value>,
-    shed: Option<ShedStatus>,
-    drift_fits: Option<bool>,
-    events: Vec<Value>,
+/// What recordings do now.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(example = json!({
+    "at": 1_769_864_700.5,
+    "recorders": [{
+        "id": "0",
+        "up": true,
+        "error": null,
+        "mode": "default",
+        "asked_mode": "default",
+        "mode_seconds_left": null,
+        "packets_per_second": 120_934.1,
+        "bytes_per_second": 91_234_567.0,
+        "kept_bytes_per_second": 8_123_456.0,
+        "classes": [
+            {
+                "class": "benign", "granularity": "header", "packets_per_second": 118_000.0,
+                "captured_bytes_per_second": 90_000_000.0, "kept_bytes_per_second": 7_000_000.0,
+            },
+            {
+                "class": "botnet", "granularity": "full", "packets_per_second": 934.1,
+                "captured_bytes_per_second": 1_234_567.0, "kept_bytes_per_second": 1_123_456.0,
+            },
+        ],
+        "captured_packets": 4000,
+        "lost": [{
+            "place": "kernel", "counter": "eth0 ring", "packets": 12, "packets_per_second": 0.0,
+            "first": "2026-01-31T13:04:00.000000000Z", "last": "2026-01-31T13:04:09.000000000Z",
+            "advice": "the ring was full; it has 512 KiB: try -B 2048",
+        }],
+        "not_kept": [{"how": "sampled_out", "packets": 1000, "bytes": 760_000, "packets_per_second": 100.0}],
+        "resources": [{
+            "name": "disk_space", "used": 0.71, "short_at": 0.95, "degradation_steps": 0, "seconds_to_full": 86400,
+        }],
+        "cpu": null,
+        "shed": null,
+        "drift_fits": true,
+        "events": [{
+            "id": "17", "at": "2026-01-31T13:05:00.120000000Z", "who": "uid 0", "what": "mode log-all for 600 s",
+            "why": "incident 7", "alert": false, "acknowledged": null,
+        }],
+    }],
+}))]
+pub(crate) struct Tick {
+    /// Seconds since 1970.
+    at: f64,
+    recorders: Vec<RecorderTick>,
 }
 
-#[derive(Clone, Debug, Serialize)]
-struct ClassRate {
-    class: String,
-    granularity: String,
-    packets_per_second: f64,
-    captured_bytes_per_second: f64,
-    kept_bytes_per_second: f64,
+/// A recorder, with its full status where it answers.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = Recorder, example = json!({
+    "id": "0",
+    "socket": "/run/strata/record-4711/control.sock",
+    "log": "0",
+    "up": true,
+    "error": null,
+    "modes": ["default", "log-all", "log-partial", "log-sampled", "log-minimum"],
+    "status": {
+        "version": "0.9.0",
+        "pid": 4711,
+        "log": "/var/log/strata/edge",
+        "uptime_seconds": 3605.1,
+        "mode": "default",
+        "asked_mode": "default",
+        "mode_seconds_left": null,
+        "default": "classify",
+        "policies": 1,
+        "packets_per_second": 120_934.1,
+        "bytes_per_second": 91_234_567.0,
+        "logged_bytes_per_second": 8_123_456.0,
+        "packets": [
+            {"result": "logged", "reason": "", "packets": 1000, "bytes": 120_000},
+            {"result": "dropped", "reason": "no_block", "packets": 0, "bytes": 0},
+        ],
+        "classes": [
+            {"class": "benign", "granularity": "header", "packets": 900, "captured_bytes": 700_000, "kept_bytes": 54000},
+        ],
+        "of_logged": [],
+        "mirrored": [],
+        "interfaces": [{"name": "eth0", "received": 1000, "dropped": 12, "capture": "AF_PACKET", "exclusive": null}],
+        "lost": [{"place": "kernel", "counter": "tp_drops", "packets": 12, "advice": "larger ring: --buffer-size"}],
+        "flow_table": null,
+        "receive": [],
+        "resources": [{"name": "disk_space", "used": 0.71, "short_at": 0.95, "degradation_steps": 0}],
+        "cpu": null,
+        "changes": {"count": 1, "seconds_sum": 0.001, "median_ms": 1.0, "p99_ms": 1.0},
+        "ring_wait_ms": 0.4,
+        "detail": {
+            "asked": "10%", "budget": "10%",
+            "payload": [
+                {"result": "offered", "reason": "", "packets": 500, "bytes": 500_000},
+                {"result": "given", "reason": "", "packets": 50, "bytes": 50000},
+            ],
+        },
+        "shadow": null,
+        "drift": {
+            "samples": 2000, "score_index": 0.04, "bound": 0.25, "fits": true,
+            "features": [{"name": "ip.length", "index": 0.02}],
+        },
+        "vectors": {"attached": 0, "datagrams_sent": 0, "datagrams_lost": 0, "installed": 0},
+        "reports": null,
+        "exports": [],
+    },
+}))]
+pub(crate) struct RecorderSummary {
+    id: String,
+    socket: String,
+    #[schema(required)]
+    log: Option<String>,
+    up: bool,
+    #[schema(required)]
+    error: Option<String>,
+    /// Modes that can be requested.
+    modes: Vec<&'static str>,
+    /// As `/api/v1/status` of the recorder (its openapi.json): packets, classes, of_logged, interfaces, lost,
+    /// flow_table, receive, resources, cpu, changes, ring_wait_ms, detail, shadow, drift, vectors, exports.
+    #[schema(required, value_type = Option<HashMap<String, serde_json::Value>>)]
+    status: Option<Status>,
+}
+
+/// An event of a recording.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+#[schema(as = Event)]
+pub(crate) struct RecorderEvent {
+    id: String,
+    at: String,
+    who: String,
+    what: String,
+    why: String,
+    /// It was not requested.
+    alert: bool,
+    #[schema(required)]
+    acknowledged: Option<Acknowledged>,
+}
+
+/// Who saw an event, and when.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub(crate) struct Acknowledged {
+    who: String,
+    at: String,
 }
 
 impl Recorder {
@@ -138,7 +253,7 @@ impl Recorder {
                 let told = if is_first {
                     Vec::new()
                 } else {
-                    state.events_json(&new)
+                    state.events_told(&new)
                 };
                 let mut tick = state.tick(&self.id, (now, &status), before.as_ref(), told);
                 state.losses.note(&mut tick.lost, before.is_some());
@@ -174,28 +289,10 @@ impl Recorder {
         }
     }
 
-    fn now(&self) -> Value {
+    fn now(&self) -> RecorderTick {
         let state = self.lock();
-        let mut tick = state.tick.clone().unwrap_or_else(|| RecorderTick {
-            id: self.id.clone(),
-            up: false,
-            error: None,
-            mode: String::new(),
-            asked_mode: String::new(),
-            mode_seconds_left: None,
-            packets_per_second: 0.0,
-            bytes_per_second: 0.0,
-            kept_bytes_per_second: 0.0,
-            classes: Vec::new(),
-            captured_packets: 0,
-            lost: Vec::new(),
-            not_kept: Vec::new(),
-            resources: Vec::new(),
-            cpu: None,
-            shed: None,
-            drift_fits: None,
-            events: Vec::new(),
-        });
+        let tick = state.tick.clone();
+        let mut tick = tick.unwrap_or_else(|| RecorderTick::unknown(&self.id));
         tick.up = state.status.is_some();
         tick.error = match tick.up {
             true => None,
@@ -206,24 +303,22 @@ impl Recorder {
                     .unwrap_or_else(|| String::from("not asked yet")),
             ),
         };
-        json!(tick)
+        tick
     }
 
-    /// As `Recorder` in the API.
-    pub(crate) fn json(&self, logs: &Logs) -> Value {
+    pub(crate) fn summary(&self, logs: &Logs) -> RecorderSummary {
         let state = self.lock();
         let status = state.status.as_ref().map(|(_, status)| status);
         let log = status.and_then(|status| logs.id_of(&status.log));
-        let modes: Vec<&str> = Mode::BUILT_IN.iter().map(|(name, ..)| *name).collect();
-        json!({
-            "id": self.id,
-            "socket": self.socket.display().to_string(),
-            "log": log,
-            "up": status.is_some(),
-            "error": state.error,
-            "modes": modes,
-            "status": status,
-        })
+        RecorderSummary {
+            id: self.id.clone(),
+            socket: self.socket.display().to_string(),
+            log,
+            up: status.is_some(),
+            error: state.error.clone(),
+            modes: Mode::BUILT_IN.iter().map(|(name, ..)| *name).collect(),
+            status: status.cloned(),
+        }
     }
 
     /// The directory of its log, as it says.
@@ -241,9 +336,9 @@ impl Recorder {
     }
 
     /// Newest first.
-    pub(crate) fn events(&self) -> Vec<Value> {
+    pub(crate) fn events(&self) -> Vec<RecorderEvent> {
         let state = self.lock();
-        let mut events = state.events_json(&state.events);
+        let mut events = state.events_told(&state.events);
         events.reverse();
         events
     }
@@ -264,8 +359,8 @@ impl Recorder {
         true
     }
 
-    /// The last quarter of an hour (`Series`).
-    pub(crate) fn history(&self) -> Value {
+    /// The last quarter of an hour.
+    pub(crate) fn history(&self) -> Series {
         let state = self.lock();
         let mut names: Vec<(&str, &str)> = Vec::new();
         for rate in state.history.iter().flat_map(|point| &point.classes) {
@@ -284,25 +379,31 @@ impl Recorder {
                 });
                 points.collect()
             };
-            json!({
-                "class": class,
-                "granularity": granularity,
-                "packets": of(|rate| rate.packets_per_second),
-                "captured_bytes": of(|rate| rate.captured_bytes_per_second),
-                "kept_bytes": of(|rate| rate.kept_bytes_per_second),
-            })
+            ClassSeries {
+                class: class.to_owned(),
+                granularity: granularity.to_owned(),
+                packets: of(|rate| rate.packets_per_second),
+                captured_bytes: of(|rate| rate.captured_bytes_per_second),
+                kept_bytes: of(|rate| rate.kept_bytes_per_second),
+            }
         });
-        json!({
-            "t": state.history.iter().map(|point| point.at).collect::<Vec<_>>(),
-            "step": PERIOD.as_secs_f64(),
-            "series": series.collect::<Vec<_>>(),
-            "lost": state.history.iter().map(|point| point.lost).collect::<Vec<_>>(),
-            "events": state.events_json(&state.events),
-            "covered": {
-                "complete": true, "why": null, "packets": 0, "from": null, "to": null, "damaged": 0,
-                "encrypted_packets": 0, "seconds": 0.0,
+        Series {
+            t: state.history.iter().map(|point| point.at).collect(),
+            step: PERIOD.as_secs_f64(),
+            series: series.collect(),
+            lost: Some(state.history.iter().map(|point| point.lost).collect()),
+            events: state.events_told(&state.events),
+            covered: Covered {
+                complete: true,
+                why: None,
+                packets: 0,
+                from: None,
+                to: None,
+                damaged: 0,
+                encrypted_packets: 0,
+                seconds: 0.0,
             },
-        })
+        }
     }
 }
 
@@ -327,15 +428,23 @@ fn event_id(event: &Event) -> String {
 }
 
 impl State {
-    fn events_json(&self, events: &[Event]) -> Vec<Value> {
+    fn events_told(&self, events: &[Event]) -> Vec<RecorderEvent> {
         let each = events.iter().map(|event| {
             let id = event_id(event);
             let seen = self.seen.get(&id);
-            let seen = seen.map(|(who, at)| json!({"who": who, "at": at}));
-            json!({
-                "id": id, "at": event.at, "who": event.who, "what": event.what,
-                "why": event.why, "alert": event.is_alert, "acknowledged": seen,
-            })
+            let acknowledged = seen.map(|(who, at)| Acknowledged {
+                who: who.clone(),
+                at: at.clone(),
+            });
+            RecorderEvent {
+                id,
+                at: event.at.clone(),
+                who: event.who.clone(),
+                what: event.what.clone(),
+                why: event.why.clone(),
+                alert: event.is_alert,
+                acknowledged,
+            }
         });
         each.collect()
     }
@@ -361,115 +470,6 @@ impl State {
         let rate = (now - before) / passed;
         (passed >= 10.0 && rate > 0.0).then(|| (1.0 - now) / rate)
     }
-
-    #[allow(clippy::cast_precision_loss, reason = "rates")]
-    fn tick(
-        &self,
-        id: &str,
-        (now, status): (Instant, &Status),
-        before: Option<&(Instant, Status)>,
-        events: Vec<Value>,
-    ) -> RecorderTick {
-        let passed = before.map(|(then, _)| now.duration_since(*then).as_secs_f64());
-        let rate = |now: u64, before: Option<u64>| match (passed, before) {
-            (Some(passed), Some(before)) if passed > 0.0 => {
-                now.saturating_sub(before) as f64 / passed
-            }
-            _ => 0.0,
-        };
-        let old = before.map(|(_, status)| status);
-        let classes = status.classes.iter().map(|class| {
-            let known = old.map(|old| {
-                let mut classes = old.classes.iter();
-                let known = classes.find(|one| {
-                    (&one.class, &one.granularity) == (&class.class, &class.granularity)
-                });
-                known.map_or([0; 3], |one| {
-                    [one.packets, one.captured_bytes, one.kept_bytes]
-                })
-            });
-            let since = |at: usize, now| rate(now, known.map(|known| known[at]));
-            ClassRate {
-                class: class.class.clone(),
-                granularity: class.granularity.clone(),
-                packets_per_second: since(0, class.packets),
-                captured_bytes_per_second: since(1, class.captured_bytes),
-                kept_bytes_per_second: since(2, class.kept_bytes),
-            }
-        });
-        let classes: Vec<ClassRate> = classes.collect();
-        let mut lost: Vec<Lost> = status
-            .lost
-            .iter()
-            .map(|lost| {
-                let known = old.map(|old| {
-                    let mut all = old.lost.iter();
-                    let known =
-                        all.find(|one| (&one.place, &one.counter) == (&lost.place, &lost.counter));
-                    known.map_or(0, |one| one.packets)
-                });
-                Lost {
-                    place: lost.place.clone(),
-                    counter: lost.counter.clone(),
-                    packets: lost.packets,
-                    packets_per_second: rate(lost.packets, known),
-                    first: None,
-                    last: None,
-                    advice: lost.advice.clone(),
-                }
-            })
-            .collect();
-        for ended in status
-            .packets
-            .iter()
-            .filter(|one| one.result == "dropped" && one.packets > 0)
-        {
-            let known = old.map(|old| {
-                let mut all = old.packets.iter();
-                let known = all.find(|one| one.result == "dropped" && one.reason == ended.reason);
-                known.map_or(0, |one| one.packets)
-            });
-            lost.push(Lost {
-                place: String::from("strata"),
-                counter: ended.reason.clone(),
-                packets: ended.packets,
-                packets_per_second: rate(ended.packets, known),
-                first: None,
-                last: None,
-                advice: dropped_advice(&ended.reason),
-            });
-        }
-        let captured = status.packets.iter().filter(|one| one.result != "filtered");
-        let to_full = self.seconds_to_full();
-        let resources = status.resources.iter().map(|resource| {
-            let mut json = json!(resource);
-            json["seconds_to_full"] = match resource.name.as_str() {
-                DISK_SPACE => json!(to_full),
-                _ => Value::Null,
-            };
-            json
-        });
-        RecorderTick {
-            id: id.to_owned(),
-            up: true,
-            error: None,
-            mode: status.mode.clone(),
-            asked_mode: status.asked_mode.clone(),
-            mode_seconds_left: status.mode_seconds_left,
-            packets_per_second: status.packets_per_second,
-            bytes_per_second: status.bytes_per_second,
-            kept_bytes_per_second: status.logged_bytes_per_second,
-            classes,
-            captured_packets: captured.map(|one| one.packets).sum(),
-            lost,
-            not_kept: not_kept(status, old, &rate),
-            resources: resources.collect(),
-            cpu: status.cpu.as_ref().map(|cpu| json!(cpu)),
-            shed: status.shed.clone(),
-            drift_fits: status.drift.as_ref().and_then(|drift| drift.fits),
-            events,
-        }
-    }
 }
 
 /// Asks all recordings once a second, for ever. Each waits for its own answer alone.
@@ -493,9 +493,12 @@ pub(crate) fn watch(recorders: &[Arc<Recorder>], told: Ticks) {
         loop {
             ticks.tick().await;
             if told.receiver_count() > 0 {
-                let recorders: Vec<Value> = recorders.iter().map(|one| one.now()).collect();
-                let tick = json!({"at": seconds(unix_ns()), "recorders": recorders});
-                let _ = told.send(Arc::from(tick.to_string()));
+                let tick = Tick {
+                    at: seconds(unix_ns()),
+                    recorders: recorders.iter().map(|one| one.now()).collect(),
+                };
+                let tick = serde_json::to_string(&tick).expect("a tick is JSON");
+                let _ = told.send(Arc::from(tick));
             }
         }
     });

@@ -5,10 +5,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use axum::http::StatusCode;
-use serde::Deserialize;
-use serde_json::{Value, json};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
-use crate::found::{FLOWS_MAX, Found, Row};
+use crate::found::{FLOWS_MAX, FlowRow, Found, Row};
 use crate::refused::Refused;
 
 /// Rows of a page at most.
@@ -83,6 +83,15 @@ pub(crate) enum Order {
     Desc,
 }
 
+/// A page of a result.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct FlowPage {
+    /// Rows that can be listed.
+    total: usize,
+    offset: usize,
+    rows: Vec<FlowRow>,
+}
+
 impl Searches {
     pub(crate) fn number(&self) -> String {
         let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
@@ -114,8 +123,8 @@ impl Searches {
         });
     }
 
-    /// A page of a result (`FlowPage`).
-    pub(crate) fn page(&self, id: &str, page: &Page) -> Result<Value, Refused> {
+    /// A page of a result.
+    pub(crate) fn page(&self, id: &str, page: &Page) -> Result<FlowPage, Refused> {
         let (found, known) = {
             let results = self.results.lock().unwrap_or_else(PoisonError::into_inner);
             let result = results.iter().find(|result| result.id == id);
@@ -142,11 +151,11 @@ impl Searches {
         let limit = page.limit.unwrap_or(100).min(PAGE_MAX);
         let rows = order.iter().skip(page.offset).take(limit);
         let rows = rows.map(|&place| found.flow(&found.rows[place as usize]));
-        Ok(json!({
-            "total": found.rows.len(),
-            "offset": page.offset,
-            "rows": rows.collect::<Vec<_>>(),
-        }))
+        Ok(FlowPage {
+            total: found.rows.len(),
+            offset: page.offset,
+            rows: rows.collect(),
+        })
     }
 }
 

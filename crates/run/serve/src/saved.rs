@@ -8,6 +8,7 @@ use std::sync::{Mutex, PoisonError};
 
 use axum::http::StatusCode;
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 use crate::refused::Refused;
 use crate::times;
@@ -33,22 +34,29 @@ pub(crate) struct Saved {
 }
 
 /// The languages of questions.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Language {
     Sql,
     Marple,
 }
 
-/// A question that is kept (`KeptQuestion`).
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+/// A question that is kept.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[schema(example = json!({
+    "name": "bytes by class", "language": "sql",
+    "text": "select class, sum(wire_bytes) from packets group by class", "by": "token (change)",
+    "at": "2026-01-31T13:00:00.000000000Z",
+}))]
 pub(crate) struct KeptQuestion {
+    /// At most 120 bytes.
     pub(crate) name: String,
     language: Language,
     text: String,
-    /// Who kept it, and when.
+    /// Who kept it; the server says that.
     #[serde(default)]
     by: String,
+    /// When.
     #[serde(default)]
     at: String,
 }

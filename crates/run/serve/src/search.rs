@@ -4,18 +4,18 @@ use std::ops::ControlFlow;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use serde::Deserialize;
-use serde_json::{Value, json};
+use serde::{Deserialize, Serialize};
 use strata_filter::Filter;
 use strata_query::{ByLink, Find, Kept, Matches, Outline, Search, outline, search};
 use strata_store::Log;
+use utoipa::ToSchema;
 
 use crate::body::Sink;
-use crate::found::{Covered, Found, Totals};
-use crate::logs::{self, Logs};
+use crate::found::{Covered, FlowRow, Found, ReasonCount, ReasonWords, Tops, Totals};
+use crate::logs::{self, ClassCount, Logs};
 use crate::refused::Refused;
 use crate::results::Searches;
-use crate::series::Histogram;
+use crate::series::{Histogram, Series};
 use crate::times;
 use crate::work::Stop;
 
@@ -228,14 +228,14 @@ pub(crate) fn run(
     Ok(found)
 }
 
-/// Packets and bytes over time (`Series`).
+/// Packets and bytes over time.
 pub(crate) fn series(
     logs: &Logs,
     log: &str,
     sought: &Sought,
     points: usize,
     stop: &Stop,
-) -> Result<Value, Refused> {
+) -> Result<Series, Refused> {
     let since = Instant::now();
     let log = logs::open(logs, log)?;
     let found = match outlined(&log, sought, points, stop)? {
@@ -261,6 +261,167 @@ pub(crate) fn matched(
     Ok((found.totals(), found.covered(stop, since)))
 }
 
+/// A line of a search.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(example = json!({"event": "progress", "share": 0.4, "flows": 1200, "rows": []}))]
+pub(crate) struct SearchEvent {
+    event: SearchStage,
+    /// `begin`, `done`: number of the search.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    search: Option<String>,
+    /// `outline`: where summaries do not tell, there is none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    outline: Option<SearchOutline>,
+    /// `progress`: share of the log that was searched, 0 to 1.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    share: Option<f64>,
+    /// `progress`, `done`: flows found so far.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    flows: Option<usize>,
+    /// `progress`: packets found so far.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    packets: Option<u64>,
+    /// `progress`, without an outline: what was found so far, over the same points as in the result.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    histogram: Option<Series>,
+    /// `progress`: the first rows found, at most 100 once.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    rows: Option<Vec<FlowRow>>,
+    /// `done`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    result: Option<SearchResult>,
+    /// `error`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    problem: Option<Refused>,
+}
+
+/// Kind of a line of a search.
+#[derive(Clone, Copy, Debug, Serialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum SearchStage {
+    Begin,
+    Outline,
+    Progress,
+    Done,
+    Error,
+}
+
+impl SearchEvent {
+    fn new(event: SearchStage) -> Self {
+        Self {
+            event,
+            search: None,
+            outline: None,
+            share: None,
+            flows: None,
+            packets: None,
+            histogram: None,
+            rows: None,
+            result: None,
+            problem: None,
+        }
+    }
+}
+
+/// The sums of everything in a time, without a filter, before its packets are read.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct SearchOutline {
+    #[serde(flatten)]
+    totals: Totals,
+    histogram: Series,
+    classes: Vec<ClassCount>,
+}
+
+/// What a search found.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(example = json!({
+    "flows": 2, "listed": 2, "packets": 43, "wire_bytes": 30000, "kept_bytes": 28000,
+    "histogram": {
+        "t": [1_769_864_400, 1_769_864_410],
+        "step": 10,
+        "series": [{
+            "class": "botnet", "granularity": "full", "packets": [1, 3.2], "captured_bytes": [600, 2400],
+            "kept_bytes": [600, 2400],
+        }],
+        "lost": null,
+        "events": [],
+        "covered": {
+            "complete": true, "why": null, "packets": 43, "from": null, "to": null, "damaged": 0,
+            "encrypted_packets": 0, "seconds": 0.01,
+        },
+    },
+    "classes": [{"class": "botnet", "granularity": "full", "packets": 43, "wire_bytes": 30000, "kept_bytes": 28000}],
+    "reasons": [
+        {
+            "reason": "flow-trees:12,3,7", "words": "most trees for flows say botnet", "class": "botnet",
+            "granularity": "full", "packets": 40, "kept_bytes": 27000,
+        },
+        {
+            "reason": "policy:7:\"tcp port 80\"", "words": "policy 7 \"tcp port 80\"", "class": "benign",
+            "granularity": "full", "packets": 3, "kept_bytes": 1000,
+        },
+    ],
+    "reason_words": [
+        {
+            "words": "most trees for flows say botnet", "ways": 1, "reason": "flow-trees:12,3,7", "packets": 40,
+            "kept_bytes": 27000,
+        },
+        {
+            "words": "policy 7 \"tcp port 80\"", "ways": 1, "reason": "policy:7:\"tcp port 80\"", "packets": 3,
+            "kept_bytes": 1000,
+        },
+    ],
+    "top": {
+        "addresses": [{"what": "10.0.0.1", "flows": 2, "packets": 43, "wire_bytes": 30000, "kept_bytes": 28000}],
+        "ports": [{"what": "tcp/443", "flows": 2, "packets": 43, "wire_bytes": 30000, "kept_bytes": 28000}],
+    },
+    "command": {
+        "pcapng": "strata export /var/log/strata/edge -w out.pcapng 'host 10.0.0.1'",
+        "csv": "strata export /var/log/strata/edge -w flows.csv 'host 10.0.0.1'",
+        "json": "strata export /var/log/strata/edge -w flows.json 'host 10.0.0.1'",
+        "flows_parquet": "strata export /var/log/strata/edge -w flows.parquet 'host 10.0.0.1'",
+        "packets_parquet":
+            "strata export /var/log/strata/edge -w packets.parquet -F packets-parquet 'host 10.0.0.1'",
+    },
+    "covered": {
+        "complete": true, "why": null, "packets": 43, "from": "2026-01-31T13:00:00.000000000Z",
+        "to": "2026-01-31T13:00:20.000000000Z", "damaged": 0, "encrypted_packets": 0, "seconds": 0.01,
+    },
+}))]
+pub(crate) struct SearchResult {
+    #[serde(flatten)]
+    totals: Totals,
+    histogram: Series,
+    classes: Vec<ClassCount>,
+    /// At most 50, most packets first.
+    reasons: Vec<ReasonCount>,
+    /// All reasons, those that read the same as one, most packets first: the forest has several ways to the same
+    /// verdict. Beyond 12 the rest is one, `other reasons`. Their packets are those of the result.
+    reason_words: Vec<ReasonWords>,
+    top: Tops,
+    command: SearchCommands,
+    covered: Covered,
+}
+
+/// The command lines that do the same, to copy.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct SearchCommands {
+    pcapng: String,
+    csv: String,
+    json: String,
+    flows_parquet: String,
+    packets_parquet: String,
+}
+
 /// Searches, and sends what is found as lines of `SearchEvent`.
 pub(crate) fn stream(
     (logs, searches): (&Logs, &Searches),
@@ -269,7 +430,10 @@ pub(crate) fn stream(
     sink: &mut Sink,
 ) {
     if let Err(refused) = streamed((logs, searches), (id, sought, points), stop, sink) {
-        let _ = sink.line(&json!({"event": "error", "problem": refused}));
+        let _ = sink.line(&SearchEvent {
+            problem: Some(refused),
+            ..SearchEvent::new(SearchStage::Error)
+        });
     }
 }
 
@@ -282,8 +446,11 @@ fn streamed(
     let since = Instant::now();
     let gone = |_| Refused::busy("the browser has gone");
     let search = searches.number();
-    sink.line(&json!({"event": "begin", "search": search}))
-        .map_err(gone)?;
+    let begin = SearchEvent {
+        search: Some(search.clone()),
+        ..SearchEvent::new(SearchStage::Begin)
+    };
+    sink.line(&begin).map_err(gone)?;
     let log = logs::open(logs, id)?;
     // Compacted packets are counted as fast as they are outlined.
     let has_blocks = log.recordings().iter().any(|one| !one.files.is_empty());
@@ -292,11 +459,16 @@ fn streamed(
         false => None,
     };
     if let Some(found) = &outlined {
-        let mut outline = json!(found.totals());
-        outline["histogram"] = found.histogram(&found.covered(stop, since));
-        outline["classes"] = found.classes().into();
-        sink.line(&json!({"event": "outline", "outline": outline}))
-            .map_err(gone)?;
+        let outline = SearchOutline {
+            totals: found.totals(),
+            histogram: found.histogram(&found.covered(stop, since)),
+            classes: found.classes(),
+        };
+        let outline = SearchEvent {
+            outline: Some(outline),
+            ..SearchEvent::new(SearchStage::Outline)
+        };
+        sink.line(&outline).map_err(gone)?;
     }
     let mut told_at: Option<Instant> = None;
     let mut sent_rows = 0;
@@ -312,13 +484,18 @@ fn streamed(
             let first = found.rows.iter().take(first);
             rows = first.map(|row| found.flow(row)).collect();
         }
-        let mut news = json!({
-            "event": "progress", "share": share, "flows": found.rows.len(), "rows": rows,
-            "packets": found.packets,
-        });
-        if outlined.is_none() {
-            news["histogram"] = found.histogram(&found.covered_so_far(share, since));
-        }
+        let histogram = match outlined {
+            Some(_) => None,
+            None => Some(found.histogram(&found.covered_so_far(share, since))),
+        };
+        let news = SearchEvent {
+            share: Some(share),
+            flows: Some(found.rows.len()),
+            packets: Some(found.packets),
+            histogram,
+            rows: Some(rows),
+            ..SearchEvent::new(SearchStage::Progress)
+        };
         match sink.line(&news) {
             Ok(()) => ControlFlow::Continue(()),
             Err(_) => ControlFlow::Break(()),
@@ -330,24 +507,32 @@ fn streamed(
     }
     let covered = found.covered(stop, since);
     let dir = logs.dir(id)?;
-    let mut result = json!(found.totals());
-    result["histogram"] = found.histogram(&covered);
-    result["classes"] = found.classes().into();
-    result["reasons"] = found.reasons().into();
-    result["reason_words"] = found.reason_words().into();
-    result["top"] = found.top();
-    result["command"] = json!({
-        "pcapng": sought.command(dir, "out.pcapng"),
-        "csv": sought.command(dir, "flows.csv"),
-        "json": sought.command(dir, "flows.json"),
-        "flows_parquet": sought.command(dir, "flows.parquet"),
-        "packets_parquet": sought.command(dir, "packets.parquet -F packets-parquet"),
-    });
-    result["covered"] = json!(covered);
+    let command = SearchCommands {
+        pcapng: sought.command(dir, "out.pcapng"),
+        csv: sought.command(dir, "flows.csv"),
+        json: sought.command(dir, "flows.json"),
+        flows_parquet: sought.command(dir, "flows.parquet"),
+        packets_parquet: sought.command(dir, "packets.parquet -F packets-parquet"),
+    };
+    let result = SearchResult {
+        totals: found.totals(),
+        histogram: found.histogram(&covered),
+        classes: found.classes(),
+        reasons: found.reasons(),
+        reason_words: found.reason_words(),
+        top: found.top(),
+        command,
+        covered,
+    };
     let flows = found.rows.len();
     searches.keep(search.clone(), found);
-    sink.line(&json!({"event": "done", "search": search, "flows": flows, "result": result}))
-        .map_err(gone)
+    let done = SearchEvent {
+        search: Some(search),
+        flows: Some(flows),
+        result: Some(result),
+        ..SearchEvent::new(SearchStage::Done)
+    };
+    sink.line(&done).map_err(gone)
 }
 
 #[cfg(test)]

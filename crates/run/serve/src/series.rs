@@ -4,10 +4,12 @@ use std::num::NonZeroU64;
 use std::ops::Range;
 
 use serde::Serialize;
-use serde_json::{Value, json};
 use strata_query::FoundPacket;
 use strata_wire::{clamped, exact};
+use utoipa::ToSchema;
 
+use crate::found::Covered;
+use crate::recorders::RecorderEvent;
 use crate::times::{SECOND_NS, seconds};
 
 /// Most points of a series, and fewest.
@@ -46,6 +48,54 @@ const STEPS_MS: [u64; 24] = [
     2_592_000_000,
     31_536_000_000,
 ];
+
+/// Packets and bytes over time, by class and granularity.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(example = json!({
+    "t": [1_769_864_400, 1_769_864_410, 1_769_864_420],
+    "step": 10,
+    "series": [
+        {
+            "class": "benign", "granularity": "header", "packets": [100, 120, 90],
+            "captured_bytes": [76000, 91200, 68400], "kept_bytes": [6000, 7200, 5400],
+        },
+        {
+            "class": "botnet", "granularity": "full", "packets": [1, 40, 3],
+            "captured_bytes": [600, 24000, 1800], "kept_bytes": [600, 24000, 1800],
+        },
+    ],
+    "lost": null,
+    "events": [],
+    "covered": {
+        "complete": true, "why": null, "packets": 3540, "from": "2026-01-31T13:00:00.000000000Z",
+        "to": "2026-01-31T13:00:30.000000000Z", "damaged": 0, "encrypted_packets": 0, "seconds": 0.02,
+    },
+}))]
+pub(crate) struct Series {
+    /// Start of each point, seconds since 1970.
+    pub(crate) t: Vec<f64>,
+    /// Seconds of a point.
+    pub(crate) step: f64,
+    pub(crate) series: Vec<ClassSeries>,
+    /// Packets lost a second, all places; history of a recorder only.
+    #[schema(required)]
+    pub(crate) lost: Option<Vec<f64>>,
+    pub(crate) events: Vec<RecorderEvent>,
+    pub(crate) covered: Covered,
+}
+
+/// Packets and bytes of a class and granularity over time.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct ClassSeries {
+    pub(crate) class: String,
+    pub(crate) granularity: String,
+    /// A second, as long as `t`.
+    pub(crate) packets: Vec<f64>,
+    /// A second, as long as `t`.
+    pub(crate) captured_bytes: Vec<f64>,
+    /// A second, as long as `t`.
+    pub(crate) kept_bytes: Vec<f64>,
+}
 
 /// Packets, wire bytes and kept bytes.
 type Point = [u64; 3];
@@ -240,31 +290,31 @@ impl Histogram {
         }
     }
 
-    /// As `Series` in the API: a second.
+    /// Its counts a second.
     #[allow(clippy::cast_precision_loss, reason = "rates")]
-    pub(crate) fn json(&self, covered: &impl Serialize) -> Value {
+    pub(crate) fn told(&self, covered: &Covered) -> Series {
         let step = self.step_ns.get() as f64 / SECOND_NS as f64;
         let times = (0..self.points).map(|at| seconds(self.span_of(at).start));
         let series = self.series.iter().map(|((class, granularity), points)| {
             let rates = |of: usize| -> Vec<f64> {
                 points.iter().map(|point| point[of] as f64 / step).collect()
             };
-            json!({
-                "class": class,
-                "granularity": granularity,
-                "packets": rates(0),
-                "captured_bytes": rates(1),
-                "kept_bytes": rates(2),
-            })
+            ClassSeries {
+                class: class.clone(),
+                granularity: granularity.clone(),
+                packets: rates(0),
+                captured_bytes: rates(1),
+                kept_bytes: rates(2),
+            }
         });
-        json!({
-            "t": times.collect::<Vec<_>>(),
-            "step": step,
-            "series": series.collect::<Vec<_>>(),
-            "lost": null,
-            "events": [],
-            "covered": covered,
-        })
+        Series {
+            t: times.collect(),
+            step,
+            series: series.collect(),
+            lost: None,
+            events: Vec::new(),
+            covered: covered.clone(),
+        }
     }
 }
 

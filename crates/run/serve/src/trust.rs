@@ -15,8 +15,10 @@ use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Version, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use ipnet::IpNet;
+use serde::Serialize;
 use strata_control::api::{Connection, Shown};
 use subtle::ConstantTimeEq as _;
+use utoipa::ToSchema;
 
 use crate::attempts::{Attempts, Told};
 use crate::audit::Audit;
@@ -32,7 +34,8 @@ const COOKIE: &str = "strata_session";
 const NAME_BYTES_MAX: usize = 128;
 
 /// What somebody may do; each includes those before.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
 pub enum Role {
     /// Look at everything but payload.
     Look,

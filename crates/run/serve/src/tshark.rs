@@ -7,10 +7,10 @@ use std::time::Duration;
 use quick_xml::Reader;
 use quick_xml::escape::unescape;
 use quick_xml::events::{BytesStart, Event};
-use serde_json::{Value, json};
 use strata_wire::clamped;
 
 use crate::child::{self, NoAnswer};
+use crate::packet::Field;
 use crate::packets::Packet;
 use crate::times::SECOND_NS;
 
@@ -26,7 +26,7 @@ pub(crate) async fn layers(
     program: &Path,
     packet: &Packet,
     shown: usize,
-) -> Result<Vec<Value>, String> {
+) -> Result<Vec<Field>, String> {
     let input = (capture(packet, shown), BYTES_MAX);
     // Without names: a look at a packet must not ask a name server.
     let arguments = ["-n", "-r", "-", "-T", "pdml"];
@@ -70,11 +70,18 @@ fn capture(packet: &Packet, shown: usize) -> Vec<u8> {
     file
 }
 
+/// A field whose fields are being read.
+struct Open {
+    field: Field,
+    is_hidden: bool,
+}
+
 /// The protocols of the first packet of a PDML document.
-fn parse(pdml: &[u8]) -> Result<Vec<Value>, String> {
+fn parse(pdml: &[u8]) -> Result<Vec<Field>, String> {
     let text = String::from_utf8_lossy(pdml);
     let mut reader = Reader::from_str(&text);
-    let mut open: Vec<Value> = vec![json!({"fields": []})];
+    let mut layers: Vec<Field> = Vec::new();
+    let mut open: Vec<Open> = Vec::new();
     let mut count = 0_usize;
     loop {
         let event = reader.read_event();
@@ -83,7 +90,7 @@ fn parse(pdml: &[u8]) -> Result<Vec<Value>, String> {
         match event {
             Event::Start(start) if is_field(&start) => {
                 count = count.saturating_add(1);
-                if open.len() >= DEPTH_MAX || count > FIELDS_MAX {
+                if open.len().saturating_add(1) >= DEPTH_MAX || count > FIELDS_MAX {
                     return Err(String::from("tshark's dissection has too many fields"));
                 }
                 open.push(field(&start));
@@ -93,13 +100,11 @@ fn parse(pdml: &[u8]) -> Result<Vec<Value>, String> {
                 if count > FIELDS_MAX {
                     return Err(String::from("tshark's dissection has too many fields"));
                 }
-                add(&mut open, field(&start));
+                add(&mut layers, &mut open, field(&start));
             }
             Event::End(end) if matches!(end.name().as_ref(), b"proto" | b"field") => {
-                if open.len() > 1
-                    && let Some(done) = open.pop()
-                {
-                    add(&mut open, done);
+                if let Some(done) = open.pop() {
+                    add(&mut layers, &mut open, done);
                 }
             }
             Event::End(end) if end.name().as_ref() == b"packet" => break,
@@ -107,37 +112,30 @@ fn parse(pdml: &[u8]) -> Result<Vec<Value>, String> {
             _ => {}
         }
     }
-    let Some(Value::Array(layers)) = open.swap_remove(0).get_mut("fields").map(Value::take) else {
-        return Ok(Vec::new());
-    };
     // What tshark says about the file is not of the packet.
-    let is_shown = |layer: &Value| {
-        let name = layer["name"].as_str();
+    layers.retain(|layer| {
+        let name = layer.name.as_deref();
         !matches!(name, Some("geninfo" | "frame" | "fake-field-wrapper"))
-    };
-    Ok(layers.into_iter().filter(is_shown).collect())
+    });
+    Ok(layers)
 }
 
 fn is_field(start: &BytesStart<'_>) -> bool {
     matches!(start.name().as_ref(), b"proto" | b"field")
 }
 
-fn add(open: &mut [Value], field: Value) {
-    let fields = open
-        .last_mut()
-        .and_then(|last| last["fields"].as_array_mut());
-    if let Some(fields) = fields
-        && !field["hidden"].as_bool().unwrap_or(false)
-    {
-        let mut field = field;
-        if let Some(field) = field.as_object_mut() {
-            field.remove("hidden");
-        }
-        fields.push(field);
+/// Adds a field to what it is in: the innermost field that is open, or the layers.
+fn add(layers: &mut Vec<Field>, open: &mut [Open], done: Open) {
+    if done.is_hidden {
+        return;
+    }
+    match open.last_mut() {
+        Some(within) => within.field.fields.push(done.field),
+        None => layers.push(done.field),
     }
 }
 
-fn field(start: &BytesStart<'_>) -> Value {
+fn field(start: &BytesStart<'_>) -> Open {
     let text = |name: &str| {
         let found = start
             .attributes()
@@ -151,14 +149,16 @@ fn field(start: &BytesStart<'_>) -> Value {
         .filter(|label| !label.is_empty())
         .or_else(|| text("show"));
     let label = label.as_deref().unwrap_or("");
-    json!({
-        "name": text("name"),
-        "label": strata_wire::start_of(label, LABEL_BYTES_MAX),
-        "start": number("pos"),
-        "length": number("size"),
-        "hidden": text("hide").as_deref() == Some("yes"),
-        "fields": [],
-    })
+    Open {
+        field: Field {
+            name: text("name"),
+            label: strata_wire::start_of(label, LABEL_BYTES_MAX).to_owned(),
+            start: number("pos"),
+            length: number("size"),
+            fields: Vec::new(),
+        },
+        is_hidden: text("hide").as_deref() == Some("yes"),
+    }
 }
 
 #[cfg(test)]
@@ -175,9 +175,9 @@ mod tests {
             </proto></packet></pdml>"#;
         let layers = parse(pdml).unwrap();
         assert_eq!(layers.len(), 1);
-        assert_eq!(layers[0]["label"], "IP <script>");
-        assert_eq!(layers[0]["fields"].as_array().unwrap().len(), 1);
-        assert_eq!(layers[0]["fields"][0]["start"], 22);
+        assert_eq!(layers[0].label, "IP <script>");
+        assert_eq!(layers[0].fields.len(), 1);
+        assert_eq!(layers[0].fields[0].start, Some(22));
         let deep = "<field>".repeat(100_000);
         assert!(parse(deep.as_bytes()).is_err());
         assert!(parse(b"\xff<<&").map_or(true, |layers| layers.is_empty()));

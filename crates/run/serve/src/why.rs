@@ -3,7 +3,6 @@
 use std::ops::ControlFlow;
 
 use serde::Serialize;
-use serde_json::{Value, json};
 use strata_classify::{Condition, Model, is_of_shadow, leaves_of_reason};
 use strata_sketch::{
     Arithmetic, Clock, ExactTable, Feature, FlowStats, Level, PacketFacts, RangeTable,
@@ -54,13 +53,77 @@ pub(crate) fn model(log: &Log, recording: &Recording, reason: &str) -> Option<Mo
     Model::from_json(&json).ok()
 }
 
-/// Why a packet was kept (`Why`).
-pub(crate) fn of(
-    log: &Log,
-    packet: &Packet,
-    flow: &FlowKey,
-    stop: &Stop,
-) -> Result<Value, Refused> {
+/// Why a packet was kept.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+#[schema(example = json!({
+    "decider": "forest",
+    "words": "Kept whole because 28 of 30 trees take this flow for botnet (score 0.930).",
+    "reason": "flow-trees:12,3,7",
+    "class": "botnet",
+    "score": 0.93,
+    "granularity": "full",
+    "mode": "default",
+    "unsure": null,
+    "values_from": "flow",
+    "trees": [{
+        "tree": 0,
+        "share": 0.98,
+        "conditions": [{
+            "feature": "flow.packets", "what": "packets of the flow in its window", "words": "flow.packets > 12",
+            "above": 12, "at_most": null, "unit": "", "value": 20, "value_text": "20", "holds": true,
+        }],
+    }],
+    "more_trees": 27,
+}))]
+pub(crate) struct Why {
+    decider: Decider,
+    /// The whole in a sentence or two.
+    words: String,
+    /// As in an export's comment.
+    reason: String,
+    #[schema(required)]
+    class: Option<String>,
+    #[schema(required)]
+    score: Option<f64>,
+    granularity: String,
+    mode: String,
+    /// In words, if the packet is unlike the training data.
+    #[schema(required)]
+    unsure: Option<String>,
+    #[schema(required)]
+    values_from: Option<ValuesFrom>,
+    /// The trees most sure, at most 3.
+    trees: Vec<WhyTree>,
+    more_trees: usize,
+}
+
+/// Who decided on a packet.
+#[derive(Clone, Copy, Debug, Serialize, ToSchema)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Decider {
+    Forest,
+    Policy,
+    Default,
+    Mode,
+    Sampling,
+    Alert,
+    FirstBytes,
+    LookBack,
+    Detail,
+    OverBudget,
+    Class,
+    Other,
+}
+
+/// Where values come from: this packet alone; or the flow's packets in the log, up to this one.
+#[derive(Clone, Copy, Debug, Serialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum ValuesFrom {
+    Packet,
+    Flow,
+}
+
+pub(crate) fn of(log: &Log, packet: &Packet, flow: &FlowKey, stop: &Stop) -> Result<Why, Refused> {
     let class = packet.class.as_deref().unwrap_or("unknown");
     let recording = log
         .recordings()
@@ -75,29 +138,31 @@ pub(crate) fn of(
     if let (Some((level, leaves)), Some(model)) = (&decided, &model) {
         let values = values(log, model, packet, flow, (*level, stop))?;
         values_from = values.as_ref().map(|_| match level {
-            Level::Packet => "packet",
-            Level::Flow => "flow",
+            Level::Packet => ValuesFrom::Packet,
+            Level::Flow => ValuesFrom::Flow,
         });
         (trees, more) = told(model, *level, class, leaves, values.as_ref());
         unsure = unsure_words(model, *level, leaves);
     }
-    Ok(json!({
-        "decider": decider(&packet.reason),
-        "words": sentence(packet, class, decided.as_ref().map(|(level, leaves)| (*level, leaves.len()))),
-        "reason": packet.reason,
-        "class": packet.class,
-        "score": packet.score,
-        "granularity": packet.granularity,
-        "mode": packet.mode,
-        "unsure": unsure,
-        "values_from": values_from,
-        "trees": trees,
-        "more_trees": more,
-    }))
+    let forest = decided.as_ref();
+    let forest = forest.map(|(level, leaves)| (*level, leaves.len()));
+    Ok(Why {
+        decider: decider(&packet.reason),
+        words: sentence(packet, class, forest),
+        reason: packet.reason.clone(),
+        class: packet.class.clone(),
+        score: packet.score,
+        granularity: packet.granularity.clone(),
+        mode: packet.mode.clone(),
+        unsure,
+        values_from,
+        trees,
+        more_trees: more,
+    })
 }
 
 /// A tree that votes for a class, and why.
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Clone, Debug, Serialize, ToSchema)]
 pub(crate) struct WhyTree {
     tree: usize,
     /// Share of the class in its leaf, 0 to 1.
@@ -106,7 +171,7 @@ pub(crate) struct WhyTree {
 }
 
 /// A condition of a tree, on the way to its leaf.
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Clone, Debug, Serialize, ToSchema)]
 pub(crate) struct WhyCondition {
     feature: String,
     /// The feature in words.
@@ -250,22 +315,23 @@ fn unsure_words(model: &Model, level: Level, leaves: &[u16]) -> Option<String> {
     ))
 }
 
-/// Who decided, in one word.
-fn decider(reason: &str) -> &'static str {
+fn decider(reason: &str) -> Decider {
     let (kind, rest) = reason.split_once(':').unwrap_or((reason, ""));
     match kind {
-        "flow-trees" | "packet-trees" | "shadow-flow-trees" | "shadow-packet-trees" => "forest",
-        "policy" if rest == "default" => "default",
-        "policy" => "policy",
-        "mode" => "mode",
-        "sampling" => "sampling",
-        "alert" => "alert",
-        "first-bytes" => "first-bytes",
-        "look-back" => "look-back",
-        "detail" => "detail",
-        "over-budget" => "over-budget",
-        "class" => "class",
-        _ => "other",
+        "flow-trees" | "packet-trees" | "shadow-flow-trees" | "shadow-packet-trees" => {
+            Decider::Forest
+        }
+        "policy" if rest == "default" => Decider::Default,
+        "policy" => Decider::Policy,
+        "mode" => Decider::Mode,
+        "sampling" => Decider::Sampling,
+        "alert" => Decider::Alert,
+        "first-bytes" => Decider::FirstBytes,
+        "look-back" => Decider::LookBack,
+        "detail" => Decider::Detail,
+        "over-budget" => Decider::OverBudget,
+        "class" => Decider::Class,
+        _ => Decider::Other,
     }
 }
 

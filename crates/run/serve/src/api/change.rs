@@ -6,10 +6,11 @@ use axum::body::Body;
 use axum::extract::{Path, State};
 use axum::http::{StatusCode, Uri};
 use axum::{Extension, Json};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use strata_control::client::{Client, ClientError};
 use strata_control::{DetailRequest, ModeRequest, PolicyRequest, PolicyStatus};
+use utoipa::ToSchema;
 
 use super::{Answer, Shared, body, bytes, query, recorder};
 use crate::app::App;
@@ -55,8 +56,31 @@ fn why(who: &Who, why: &str) -> Result<String, Refused> {
     })
 }
 
-fn done(what: &str, command: &str, id: Option<u32>, undo: &Value) -> Json<Value> {
-    Json(json!({"what": what, "command": command, "id": id, "undo": undo}))
+/// A change that was made.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(example = json!({
+    "what": "policy 8 added", "command": "strata policy add 'host 10.0.0.9' --action header", "id": 8,
+    "undo": {"method": "DELETE", "path": "/api/v1/recorders/0/policies/8", "body": null},
+}))]
+pub(super) struct Changed {
+    /// The change in words.
+    what: String,
+    /// The equal command line, as in `strata mode ...`.
+    command: String,
+    /// Number of a new policy.
+    #[schema(required)]
+    id: Option<u32>,
+    #[schema(required)]
+    undo: Option<Undo>,
+}
+
+/// The request that takes a change back.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct Undo {
+    method: &'static str,
+    path: String,
+    #[schema(required, value_type = Option<HashMap<String, Value>>)]
+    body: Option<Value>,
 }
 
 pub(super) async fn mode(
@@ -64,7 +88,7 @@ pub(super) async fn mode(
     Extension(who): Extension<Who>,
     Path(id): Path<String>,
     given: Body,
-) -> Answer {
+) -> Answer<Changed> {
     let recorder = changed(&app, &who, &id)?;
     let asked: ModeRequest = body(given).await?;
     let request = ModeRequest {
@@ -86,11 +110,17 @@ pub(super) async fn mode(
     if let Some(seconds) = asked.seconds {
         command.push_str(&format!(" --for {seconds}s"));
     }
-    let undo = json!({
-        "method": "PUT", "path": format!("/api/v1/recorders/{id}/mode"),
-        "body": {"mode": before, "seconds": null, "why": "undone"},
-    });
-    Ok(done(&what, &command, None, &undo))
+    let undo = Undo {
+        method: "PUT",
+        path: format!("/api/v1/recorders/{id}/mode"),
+        body: Some(json!({"mode": before, "seconds": null, "why": "undone"})),
+    };
+    Ok(Json(Changed {
+        what,
+        command,
+        id: None,
+        undo: Some(undo),
+    }))
 }
 
 pub(super) async fn detail(
@@ -98,7 +128,7 @@ pub(super) async fn detail(
     Extension(who): Extension<Who>,
     Path(id): Path<String>,
     given: Body,
-) -> Answer {
+) -> Answer<Changed> {
     let recorder = changed(&app, &who, &id)?;
     let asked: DetailRequest = body(given).await?;
     let request = DetailRequest {
@@ -114,11 +144,17 @@ pub(super) async fn detail(
     let what = format!("budget of detail {} on recorder {id}", asked.detail);
     app.audit.note(&who.name, &what, &asked.why);
     let command = format!("strata detail {}", quoted(&asked.detail));
-    let undo = json!({
-        "method": "PUT", "path": format!("/api/v1/recorders/{id}/detail"),
-        "body": {"detail": before, "why": "undone"},
-    });
-    Ok(done(&what, &command, None, &undo))
+    let undo = Undo {
+        method: "PUT",
+        path: format!("/api/v1/recorders/{id}/detail"),
+        body: Some(json!({"detail": before, "why": "undone"})),
+    };
+    Ok(Json(Changed {
+        what,
+        command,
+        id: None,
+        undo: Some(undo),
+    }))
 }
 
 /// Labels a flow for training.
@@ -127,14 +163,18 @@ pub(super) async fn label(
     Extension(who): Extension<Who>,
     Path(log): Path<String>,
     given: Body,
-) -> Answer {
+) -> Answer<Changed> {
     who.may(Role::Change, app.spec.read_only)?;
     let asked: Labelling = body(given).await?;
     let labelled = label::label(&app, &log, &asked).await?;
-    let what = labelled["what"].as_str().unwrap_or("labelled a flow");
-    let what = format!("log {log}, flow {}: {what}", asked.flow);
+    let what = format!("log {log}, flow {}: {}", asked.flow, labelled.what);
     app.audit.note(&who.name, &what, "");
-    Ok(Json(labelled))
+    Ok(Json(Changed {
+        what: labelled.what,
+        command: labelled.command,
+        id: None,
+        undo: None,
+    }))
 }
 
 /// Users who may ask may keep what they ask; with `--read-only`, no one may.
@@ -185,10 +225,13 @@ pub(super) async fn rotate(
     Ok(StatusCode::NO_CONTENT)
 }
 
-pub(super) async fn policies(State(app): Shared, Path(id): Path<String>) -> Answer {
+pub(super) async fn policies(
+    State(app): Shared,
+    Path(id): Path<String>,
+) -> Answer<Vec<PolicyStatus>> {
     let recorder = recorder(&app, &id)?;
     let policies = told(&app, &recorder, Client::policies).await?;
-    Ok(Json(json!(policies)))
+    Ok(Json(policies))
 }
 
 pub(super) async fn add_policy(
@@ -196,7 +239,7 @@ pub(super) async fn add_policy(
     Extension(who): Extension<Who>,
     Path(id): Path<String>,
     given: Body,
-) -> Result<(StatusCode, Json<Value>), Refused> {
+) -> Result<(StatusCode, Json<Changed>), Refused> {
     let recorder = changed(&app, &who, &id)?;
     let asked: PolicyRequest = body(given).await?;
     // The place of an error is known here.
@@ -227,14 +270,18 @@ pub(super) async fn add_policy(
     if policy.protect {
         command.push_str(" --protect");
     }
-    let undo = json!({
-        "method": "DELETE", "path": format!("/api/v1/recorders/{id}/policies/{}", added.id),
-        "body": null,
-    });
-    Ok((
-        StatusCode::CREATED,
-        done(&what, &command, Some(added.id), &undo),
-    ))
+    let undo = Undo {
+        method: "DELETE",
+        path: format!("/api/v1/recorders/{id}/policies/{}", added.id),
+        body: None,
+    };
+    let changed = Changed {
+        what,
+        command,
+        id: Some(added.id),
+        undo: Some(undo),
+    };
+    Ok((StatusCode::CREATED, Json(changed)))
 }
 
 #[derive(Deserialize)]
@@ -248,7 +295,7 @@ pub(super) async fn remove_policy(
     Extension(who): Extension<Who>,
     Path((id, policy)): Path<(String, String)>,
     uri: Uri,
-) -> Answer {
+) -> Answer<Changed> {
     let recorder = changed(&app, &who, &id)?;
     let reason: Reason = query(&uri)?;
     let missing = || Refused::not_found(format!("unknown policy '{policy}'"));
@@ -265,16 +312,17 @@ pub(super) async fn remove_policy(
         removed.action, removed.matches
     );
     app.audit.note(&who.name, &what, &reason.why);
-    let undo = json!({
-        "method": "POST", "path": format!("/api/v1/recorders/{id}/policies"),
-        "body": again(&removed),
-    });
-    Ok(done(
-        &what,
-        &format!("strata policy remove {number}"),
-        None,
-        &undo,
-    ))
+    let undo = Undo {
+        method: "POST",
+        path: format!("/api/v1/recorders/{id}/policies"),
+        body: Some(again(&removed)),
+    };
+    Ok(Json(Changed {
+        what,
+        command: format!("strata policy remove {number}"),
+        id: None,
+        undo: Some(undo),
+    }))
 }
 
 /// The request that adds a policy again.

@@ -6,11 +6,21 @@ use serde_json::{Value, json};
 use strata_testkit::workspace_root;
 use utoipa::OpenApi;
 
-use super::look::{PolicyCheck, VerifyEvent};
+use super::Session;
+use super::change::Changed;
+use super::look::PolicyCheck;
+use super::verify::VerifyEvent;
+use crate::ask::{AnswerTable, Askable};
 use crate::audit::AuditEvent;
 use crate::filters::{Completions, FilterCheck};
 use crate::logs::LogSummary;
+use crate::packet::PacketDetail;
+use crate::packets::PacketPage;
+use crate::recorders::{RecorderSummary, Tick};
 use crate::refused::Refused;
+use crate::results::FlowPage;
+use crate::saved::KeptQuestion;
+use crate::search::SearchEvent;
 use crate::storage::{Reasons, Storage};
 
 /// The line of the file after which they are.
@@ -20,19 +30,30 @@ const MADE: &str =
 /// What they are parts of comes with them.
 #[derive(OpenApi)]
 #[openapi(components(schemas(
+    AnswerTable,
+    Askable,
     AuditEvent,
+    Changed,
     Completions,
     FilterCheck,
+    FlowPage,
+    KeptQuestion,
     LogSummary,
+    PacketDetail,
+    PacketPage,
     PolicyCheck,
     Reasons,
+    RecorderSummary,
     Refused,
+    SearchEvent,
+    Session,
     Storage,
+    Tick,
     VerifyEvent
 )))]
 struct Made;
 
-/// As OpenAPI 3.0 says that a value may be null.
+/// As OpenAPI 3.0 says that a value may be null; and it has no schema for the names of a map.
 fn in_3_0(schema: &mut Value) {
     match schema {
         Value::Array(all) => all.iter_mut().for_each(in_3_0),
@@ -43,6 +64,7 @@ fn in_3_0(schema: &mut Value) {
                     in_3_0(inner);
                 }
             }
+            fields.remove("propertyNames");
             if let Some(Value::Array(kinds)) = fields.get("type") {
                 let kind = kinds.iter().find(|kind| *kind != "null").cloned();
                 fields.insert("type".into(), kind.unwrap());

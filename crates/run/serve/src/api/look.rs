@@ -1,7 +1,6 @@
 //! What logs hold.
 
 use std::io::Write;
-use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use axum::Extension;
@@ -11,15 +10,14 @@ use axum::extract::{Path, State};
 use axum::http::{Uri, header};
 use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
-use serde_json::json;
-use strata_archive::{ArchiveError, Verified, verify_telling};
+use strata_archive::ArchiveError;
 use strata_control::api::Connection;
 use strata_query::{
     ByLink, ExportOptions, Exported, ExportedFlows, FileFormat, FlowOptions, RecordFormat,
     export as export_packets, export_flow_table, export_flows, export_packet_table,
 };
 use strata_rules::Action;
-use strata_store::{Damage, Log, Part};
+use strata_store::{Damage, Log};
 use utoipa::ToSchema;
 
 use super::{Answer, Shared, body, query};
@@ -27,11 +25,12 @@ use crate::body::{Sink, body as streamed_body};
 use crate::filters::{Completions, FilterCheck};
 use crate::found::{Covered, Totals};
 use crate::logs::{LogSummary, RecordingState, RecordingSummary};
-use crate::packet::{detail, look_up};
-use crate::packets;
+use crate::packet::{Dissection, Dissector, PacketDetail, detail, look_up};
+use crate::packets::{self, PacketPage};
 use crate::refused::Refused;
-use crate::results::Page;
+use crate::results::{FlowPage, Page};
 use crate::search::{self, Asked, Sought};
+use crate::series::Series;
 use crate::storage::{Reasons, Storage};
 use crate::trust::{Role, Who};
 use crate::work::{LONG, until};
@@ -39,7 +38,7 @@ use crate::would::{Would, would};
 use crate::{child, filters, flow_id, logs as of_logs, storage as stored, tshark};
 
 /// How long a download may take: the client that takes it bounds it.
-const DOWNLOAD: std::time::Duration = std::time::Duration::from_secs(6 * 3600);
+pub(super) const DOWNLOAD: std::time::Duration = std::time::Duration::from_secs(6 * 3600);
 /// Default number of points of a series.
 const POINTS: usize = 300;
 
@@ -150,7 +149,11 @@ pub(super) async fn models(
     Ok(Json(all.await?))
 }
 
-pub(super) async fn series(State(app): Shared, Path(log): Path<String>, uri: Uri) -> Answer {
+pub(super) async fn series(
+    State(app): Shared,
+    Path(log): Path<String>,
+    uri: Uri,
+) -> Answer<Series> {
     let asked: Asked = query(&uri)?;
     let sought = asked.sought()?;
     let points = asked.points.unwrap_or(POINTS);
@@ -186,12 +189,16 @@ pub(super) async fn search(
     Ok(lines(body))
 }
 
-fn lines(body: crate::body::Body) -> Response {
+pub(super) fn lines(body: crate::body::Body) -> Response {
     let kind = [(header::CONTENT_TYPE, "application/x-ndjson")];
     (kind, Body::new(body)).into_response()
 }
 
-pub(super) async fn flows(State(app): Shared, Path(id): Path<String>, uri: Uri) -> Answer {
+pub(super) async fn flows(
+    State(app): Shared,
+    Path(id): Path<String>,
+    uri: Uri,
+) -> Answer<FlowPage> {
     let page: Page = query(&uri)?;
     let shared = Arc::clone(&app);
     let rows = app.work.short(move |_| shared.searches.page(&id, &page));
@@ -208,7 +215,7 @@ pub(super) async fn flow_packets(
     State(app): Shared,
     Path((log, flow)): Path<(String, String)>,
     uri: Uri,
-) -> Answer {
+) -> Answer<PacketPage> {
     let (asked, paged): (Asked, Paged) = (query(&uri)?, query(&uri)?);
     let shared = Arc::clone(&app);
     let page = app.work.short(move |stop| {
@@ -228,7 +235,7 @@ pub(super) async fn packet(
     Extension(who): Extension<Who>,
     Path((log, id)): Path<(String, String)>,
     uri: Uri,
-) -> Answer {
+) -> Answer<PacketDetail> {
     let looks: Looks = query(&uri)?;
     let shows_payload =
         looks.payload.unwrap_or(true) && who.may(Role::Payload, app.spec.read_only).is_ok();
@@ -253,9 +260,13 @@ pub(super) async fn packet(
         };
         match tshark::layers(&program, packet, shown).await {
             Ok(layers) => {
-                answer["dissection"] = json!({"by": "tshark", "problem": null, "layers": layers});
+                answer.dissection = Dissection {
+                    by: Dissector::Tshark,
+                    problem: None,
+                    layers,
+                };
             }
-            Err(problem) => answer["dissection"]["problem"] = json!(problem),
+            Err(problem) => answer.dissection.problem = Some(problem),
         }
     }
     Ok(Json(answer))
@@ -481,124 +492,4 @@ pub(super) async fn storage(
         .work
         .long(move |stop| stored::storage(&shared.logs, &log, &keep, stop));
     Ok(Json(storage.await?))
-}
-
-/// Most damaged places that are reported.
-const DAMAGE_MAX: usize = 1000;
-
-/// A line of a check of a log.
-#[derive(Debug, Serialize, ToSchema)]
-pub(super) struct VerifyEvent {
-    event: VerifyStage,
-    /// Share of the log that was searched.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    share: Option<f64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    files: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    bytes: Option<u64>,
-    /// The first damaged places.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    damaged: Option<Vec<String>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    problem: Option<Refused>,
-}
-
-/// Kind of a line of a check.
-#[derive(Clone, Copy, Debug, Serialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub(super) enum VerifyStage {
-    Progress,
-    Done,
-    Error,
-}
-
-impl VerifyEvent {
-    fn new(event: VerifyStage) -> Self {
-        Self {
-            event,
-            share: None,
-            files: None,
-            bytes: None,
-            damaged: None,
-            problem: None,
-        }
-    }
-}
-
-pub(super) async fn verify(
-    State(app): Shared,
-    Path(log): Path<String>,
-    connection: Option<Extension<Connection>>,
-) -> Result<Response, Refused> {
-    app.logs.dir(&log)?;
-    let turn = app.work.turn().await?;
-    let (_, waiting) = until(DOWNLOAD);
-    let (mut sink, body) = streamed_body(connection.map(|Extension(one)| one), waiting);
-    tokio::task::spawn_blocking(move || {
-        let _turn = turn;
-        // As it is stored: what is encrypted needs no key.
-        let verified =
-            of_logs::open_stored(&app.logs, &log).and_then(|log| verified(&log, &mut sink));
-        let last = match verified {
-            Ok(None) => return,
-            Ok(Some(verified)) => {
-                let places = verified.damage.iter().take(DAMAGE_MAX);
-                VerifyEvent {
-                    share: Some(1.0),
-                    files: Some(verified.files),
-                    bytes: Some(verified.bytes),
-                    damaged: Some(places.map(ToString::to_string).collect()),
-                    ..VerifyEvent::new(VerifyStage::Done)
-                }
-            }
-            Err(problem) => VerifyEvent {
-                problem: Some(problem),
-                ..VerifyEvent::new(VerifyStage::Error)
-            },
-        };
-        let _ = sink.line(&last);
-    });
-    Ok(lines(body))
-}
-
-/// Verifies a log, and says how far; `None` if the client is gone.
-#[allow(clippy::cast_precision_loss, reason = "a share")]
-fn verified(log: &Log, sink: &mut Sink) -> Result<Option<Verified>, Refused> {
-    let parts = log.archive().parts.iter();
-    let mut all: u64 = parts.map(Part::bytes).sum();
-    for recording in log.recordings() {
-        for file in &recording.files {
-            all = all.saturating_add(log.file_bytes(file)?);
-        }
-    }
-    let mut is_left = false;
-    let mut tell = |bytes: u64| {
-        // Indexes and models are read besides.
-        let share = if all == 0 {
-            0.0
-        } else {
-            (bytes as f64 / all as f64).min(0.99)
-        };
-        let news = VerifyEvent {
-            share: Some(share),
-            bytes: Some(bytes),
-            ..VerifyEvent::new(VerifyStage::Progress)
-        };
-        is_left = sink.line(&news).is_err();
-        match is_left {
-            true => ControlFlow::Break(()),
-            false => ControlFlow::Continue(()),
-        }
-    };
-    if tell(0).is_break() {
-        return Ok(None);
-    }
-    let verified = verify_telling(log, None, &mut |so_far| tell(so_far.bytes))?;
-    Ok((!is_left).then_some(verified))
 }

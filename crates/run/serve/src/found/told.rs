@@ -4,13 +4,14 @@ use std::collections::{BTreeSet, HashMap};
 
 use foldhash::fast::RandomState;
 use serde::Serialize;
-use serde_json::{Value, json};
 use strata_wire::{AddressFamily, FlowKey, in_words};
 use utoipa::ToSchema;
 
 use super::row::Row;
 use super::{FLOWS_MAX, Found, Label};
 use crate::flow_id;
+use crate::logs::ClassCount;
+use crate::series::Series;
 use crate::times;
 use crate::work::Stop;
 
@@ -27,32 +28,129 @@ const WORDS_TOLD: usize = 12;
     "packets": 20_000_000, "from": null, "to": null, "damaged": 0, "encrypted_packets": 0, "seconds": 30.0,
 }))]
 pub(crate) struct Covered {
-    complete: bool,
+    pub(crate) complete: bool,
     /// If it is not complete: why, and what to do, in plain English.
     #[schema(required)]
-    why: Option<String>,
+    pub(crate) why: Option<String>,
     /// Packets searched.
-    packets: u64,
+    pub(crate) packets: u64,
     #[schema(required)]
-    from: Option<String>,
+    pub(crate) from: Option<String>,
     #[schema(required)]
-    to: Option<String>,
+    pub(crate) to: Option<String>,
     /// Damaged places skipped.
-    damaged: u64,
-    encrypted_packets: u64,
+    pub(crate) damaged: u64,
+    pub(crate) encrypted_packets: u64,
     /// Time that it took.
-    seconds: f64,
+    pub(crate) seconds: f64,
 }
 
 /// Totals of all packets found.
 #[derive(Clone, Copy, Debug, Serialize, ToSchema)]
 pub(crate) struct Totals {
     flows: usize,
-    /// Of these, flows whose rows are kept.
+    /// Of these, flows whose rows are kept: at most 500,000.
     listed: usize,
     pub(crate) packets: u64,
     wire_bytes: u64,
     kept_bytes: u64,
+}
+
+/// Packets kept for a reason.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct ReasonCount {
+    reason: String,
+    words: String,
+    class: String,
+    granularity: String,
+    packets: u64,
+    kept_bytes: u64,
+}
+
+/// Packets kept for reasons that read the same.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct ReasonWords {
+    words: String,
+    /// The number of these reasons.
+    ways: usize,
+    /// The only one.
+    #[schema(required)]
+    reason: Option<String>,
+    packets: u64,
+    kept_bytes: u64,
+}
+
+/// The addresses and ports with most bytes.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct Tops {
+    /// At most 20, most bytes first.
+    addresses: Vec<TopCount>,
+    /// At most 20, most bytes first.
+    ports: Vec<TopCount>,
+}
+
+/// Counts of an address or port.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = Top)]
+pub(crate) struct TopCount {
+    what: String,
+    flows: u64,
+    packets: u64,
+    wire_bytes: u64,
+    kept_bytes: u64,
+}
+
+/// A flow.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = Flow, example = json!({
+    "id": "6_10.0.0.1_51234_10.0.0.2_443", "src": "10.0.0.1", "dst": "10.0.0.2", "src_port": 51234, "dst_port": 443,
+    "protocol": "tcp", "first": "2026-01-31T13:00:00.123456789Z", "last": "2026-01-31T13:00:09.000000000Z",
+    "packets": 20, "packets_back": 23, "wire_bytes": 30000, "kept_bytes": 28000, "class": "botnet",
+    "classes": [{"class": "botnet", "packets": 43}], "score": 0.93, "name": "example.org",
+    "community_id": "1:LQU9qZlK+B5F3KDmev6m5PMibrg=",
+    "filter": "tcp and host 10.0.0.1 and host 10.0.0.2 and port 51234 and port 443",
+}))]
+pub(crate) struct FlowRow {
+    /// Opaque, safe in a URL's path.
+    id: String,
+    /// The initiator's address: IP or MAC; empty where not dissected.
+    src: String,
+    dst: String,
+    #[schema(required)]
+    src_port: Option<u16>,
+    #[schema(required)]
+    dst_port: Option<u16>,
+    /// `tcp`, `udp`, `icmp` ..., a number, or `ethernet`.
+    protocol: String,
+    first: String,
+    last: String,
+    /// From the initiator.
+    packets: u64,
+    /// To the initiator.
+    packets_back: u64,
+    /// Both directions.
+    wire_bytes: u64,
+    kept_bytes: u64,
+    /// The class of most of its packets.
+    class: String,
+    classes: Vec<FlowClass>,
+    /// Largest share of trees for the class of one of its packets, 0 to 1.
+    #[schema(required)]
+    score: Option<f64>,
+    /// TLS server name, HTTP host or DNS name.
+    #[schema(required)]
+    name: Option<String>,
+    #[schema(required)]
+    community_id: Option<String>,
+    /// A filter for this flow alone.
+    filter: String,
+}
+
+/// Packets of a flow in a class.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct FlowClass {
+    class: String,
+    packets: u64,
 }
 
 /// Totals of all reasons.
@@ -125,8 +223,8 @@ impl Found {
         }
     }
 
-    pub(crate) fn histogram(&self, covered: &Covered) -> Value {
-        self.histogram.json(covered)
+    pub(crate) fn histogram(&self, covered: &Covered) -> Series {
+        self.histogram.told(covered)
     }
 
     /// Totals, flows and packets (parts of `SearchResult` and `PolicyCheck`).
@@ -140,7 +238,7 @@ impl Found {
         }
     }
 
-    pub(crate) fn classes(&self) -> Vec<Value> {
+    pub(crate) fn classes(&self) -> Vec<ClassCount> {
         let mut sums: HashMap<(&str, &str), [u64; 3]> = HashMap::new();
         for label in self.labels.iter().filter(|label| label.packets > 0) {
             let sum = sums.entry((&label.class, &label.granularity)).or_default();
@@ -150,40 +248,40 @@ impl Found {
         }
         let mut sums: Vec<_> = sums.into_iter().collect();
         sums.sort_by_key(|(name, sum)| (std::cmp::Reverse(sum[0]), *name));
-        let each = sums
-            .into_iter()
-            .map(|((class, granularity), [packets, wire, kept])| {
-                json!({
-                    "class": class, "granularity": granularity, "packets": packets,
-                    "wire_bytes": wire, "kept_bytes": kept,
-                })
-            });
+        let each = sums.into_iter().map(
+            |((class, granularity), [packets, wire_bytes, kept_bytes])| ClassCount {
+                class: class.to_owned(),
+                granularity: granularity.to_owned(),
+                packets,
+                wire_bytes,
+                kept_bytes,
+            },
+        );
         each.collect()
     }
 
-    pub(crate) fn reasons(&self) -> Vec<Value> {
+    pub(crate) fn reasons(&self) -> Vec<ReasonCount> {
         let mut labels: Vec<&Label> = self
             .labels
             .iter()
             .filter(|label| label.packets > 0)
             .collect();
         labels.sort_by_key(|label| (std::cmp::Reverse(label.packets), &label.reason));
-        let each = labels.into_iter().take(REASONS_TOLD).map(|label| {
-            json!({
-                "reason": label.reason,
-                "words": words(&label.reason, &label.class),
-                "class": label.class,
-                "granularity": label.granularity,
-                "packets": label.packets,
-                "kept_bytes": label.kept_bytes,
-            })
+        let labels = labels.into_iter().take(REASONS_TOLD);
+        let each = labels.map(|label| ReasonCount {
+            reason: label.reason.clone(),
+            words: words(&label.reason, &label.class),
+            class: label.class.clone(),
+            granularity: label.granularity.clone(),
+            packets: label.packets,
+            kept_bytes: label.kept_bytes,
         });
         each.collect()
     }
 
     /// Reasons that read the same as one, most packets first: the forest has a way to its leaves for
     /// each. Those beyond the most that are shown are summed up, so that nothing is missing.
-    pub(crate) fn reason_words(&self) -> Vec<Value> {
+    pub(crate) fn reason_words(&self) -> Vec<ReasonWords> {
         #[derive(Default)]
         struct Sum<'a> {
             reasons: BTreeSet<&'a str>,
@@ -214,10 +312,13 @@ impl Found {
         }
         let each = sums.into_iter().map(|(words, sum)| {
             let only = sum.reasons.first().filter(|_| sum.reasons.len() == 1);
-            json!({
-                "words": words, "ways": sum.reasons.len(), "reason": only,
-                "packets": sum.packets, "kept_bytes": sum.kept_bytes,
-            })
+            ReasonWords {
+                words,
+                ways: sum.reasons.len(),
+                reason: only.map(|&reason| reason.to_owned()),
+                packets: sum.packets,
+                kept_bytes: sum.kept_bytes,
+            }
         });
         each.collect()
     }
@@ -253,7 +354,7 @@ impl Found {
     }
 
     /// The addresses and ports with most bytes.
-    pub(crate) fn top(&self) -> Value {
+    pub(crate) fn top(&self) -> Tops {
         let mut addresses: HashMap<_, Top, RandomState> = HashMap::default();
         let mut ports: HashMap<_, Top, RandomState> = HashMap::default();
         for row in &self.rows {
@@ -289,7 +390,10 @@ impl Found {
             let name = format!("{}/{port}", flow_id::protocol(&key));
             by_port.entry(name).or_default().add(&top);
         }
-        json!({"addresses": told(addresses), "ports": told(by_port.into_iter())})
+        Tops {
+            addresses: told(addresses),
+            ports: told(by_port.into_iter()),
+        }
     }
 
     pub(crate) fn name(&self, row: &Row) -> Option<&str> {
@@ -305,8 +409,8 @@ impl Found {
         most.map_or("", |(_, class)| class)
     }
 
-    /// A flow (`Flow` in the API).
-    pub(crate) fn flow(&self, row: &Row) -> Value {
+    /// A flow, as the API tells it.
+    pub(crate) fn flow(&self, row: &Row) -> FlowRow {
         let key = &row.key;
         let ends = row.ends();
         let has_ports = key.family != AddressFamily::Mac && (key.low.port | key.high.port) != 0;
@@ -323,28 +427,31 @@ impl Found {
         let mut classes: Vec<(u64, &String)> = classes.collect();
         classes.sort_by_key(|&(packets, class)| (std::cmp::Reverse(packets), class));
         let classes = classes.into_iter();
-        let classes = classes.map(|(packets, class)| json!({"class": class, "packets": packets}));
+        let classes = classes.map(|(packets, class)| FlowClass {
+            class: class.clone(),
+            packets,
+        });
         let is_ip = key.family != AddressFamily::Mac && has_ports;
-        json!({
-            "id": flow_id::id(key),
-            "src": src,
-            "dst": dst,
-            "src_port": has_ports.then_some(ends[0].port),
-            "dst_port": has_ports.then_some(ends[1].port),
-            "protocol": flow_id::protocol(key),
-            "first": times::text(row.first_ns),
-            "last": times::text(row.last_ns),
-            "packets": there,
-            "packets_back": back,
-            "wire_bytes": row.wire_bytes,
-            "kept_bytes": row.kept_bytes,
-            "class": self.class(row),
-            "classes": classes.collect::<Vec<_>>(),
-            "score": row.score,
-            "name": self.name(row),
-            "community_id": is_ip.then(|| strata_archive::parts::community_id_of(key)),
-            "filter": flow_id::filter_text(key),
-        })
+        FlowRow {
+            id: flow_id::id(key),
+            src,
+            dst,
+            src_port: has_ports.then(|| ends[0].port),
+            dst_port: has_ports.then(|| ends[1].port),
+            protocol: flow_id::protocol(key),
+            first: times::text(row.first_ns),
+            last: times::text(row.last_ns),
+            packets: there,
+            packets_back: back,
+            wire_bytes: row.wire_bytes,
+            kept_bytes: row.kept_bytes,
+            class: self.class(row).to_owned(),
+            classes: classes.collect(),
+            score: row.score.map(f64::from),
+            name: self.name(row).map(str::to_owned),
+            community_id: is_ip.then(|| strata_archive::parts::community_id_of(key)),
+            filter: flow_id::filter_text(key),
+        }
     }
 }
 
@@ -366,14 +473,16 @@ impl Top {
     }
 }
 
-fn told(all: impl Iterator<Item = (String, Top)>) -> Vec<Value> {
+fn told(all: impl Iterator<Item = (String, Top)>) -> Vec<TopCount> {
     let mut all: Vec<(String, Top)> = all.collect();
     all.sort_by(|(a, x), (b, y)| y.wire_bytes.cmp(&x.wire_bytes).then_with(|| a.cmp(b)));
-    let each = all.into_iter().take(TOP_TOLD).map(|(what, top)| {
-        json!({
-            "what": what, "flows": top.flows, "packets": top.packets,
-            "wire_bytes": top.wire_bytes, "kept_bytes": top.kept_bytes,
-        })
+    let each = all.into_iter().take(TOP_TOLD);
+    let each = each.map(|(what, top)| TopCount {
+        what,
+        flows: top.flows,
+        packets: top.packets,
+        wire_bytes: top.wire_bytes,
+        kept_bytes: top.kept_bytes,
     });
     each.collect()
 }

@@ -4,29 +4,41 @@ use std::collections::hash_map::{Entry, HashMap};
 
 use serde::Serialize;
 use strata_control::Status;
+use utoipa::ToSchema;
 
-#[derive(Clone, Debug, Serialize)]
+use crate::logs::HowNotKept;
+
+/// Packets that a recording lost.
+#[derive(Clone, Debug, Serialize, ToSchema)]
 pub(super) struct Lost {
+    /// `kernel`, `softnet`, `device`; `strata` for what Strata itself dropped.
     pub(super) place: String,
     pub(super) counter: String,
     pub(super) packets: u64,
     pub(super) packets_per_second: f64,
+    /// When it was first seen to grow; null for packets lost before this server connected.
+    #[schema(required)]
     pub(super) first: Option<String>,
+    #[schema(required)]
     pub(super) last: Option<String>,
     pub(super) advice: String,
 }
 
-/// Packets that nothing of was to be kept.
-#[derive(Clone, Debug, Serialize)]
+/// Packets of which nothing was to be kept.
+#[derive(Clone, Debug, Serialize, ToSchema)]
 pub(super) struct NotKept {
-    pub(super) how: &'static str,
+    /// `sampled_out`: a mode or policy keeps one in N; `discarded`: dropped by a mode or policy.
+    pub(super) how: HowNotKept,
     pub(super) packets: u64,
     pub(super) bytes: u64,
     pub(super) packets_per_second: f64,
 }
 
-/// What is not kept on purpose.
-const NOT_KEPT: [&str; 2] = ["sampled_out", "discarded"];
+/// What is not kept on purpose, and its result in a recording's status.
+const NOT_KEPT: [(HowNotKept, &str); 2] = [
+    (HowNotKept::SampledOut, "sampled_out"),
+    (HowNotKept::Discarded, "discarded"),
+];
 
 /// Of packets that nothing was to be kept of; `rate` tells a counter's rate from it and what it was.
 pub(super) fn not_kept(
@@ -34,8 +46,8 @@ pub(super) fn not_kept(
     old: Option<&Status>,
     rate: &dyn Fn(u64, Option<u64>) -> f64,
 ) -> Vec<NotKept> {
-    let ended = |status: &Status, how: &str| {
-        let all = status.packets.iter().filter(|one| one.result == how);
+    let ended = |status: &Status, result: &str| {
+        let all = status.packets.iter().filter(|one| one.result == result);
         all.fold((0_u64, 0_u64), |(packets, bytes), one| {
             (
                 packets.saturating_add(one.packets),
@@ -43,13 +55,13 @@ pub(super) fn not_kept(
             )
         })
     };
-    let each = NOT_KEPT.into_iter().map(|how| {
-        let (packets, bytes) = ended(status, how);
+    let each = NOT_KEPT.into_iter().map(|(how, result)| {
+        let (packets, bytes) = ended(status, result);
         NotKept {
             how,
             packets,
             bytes,
-            packets_per_second: rate(packets, old.map(|old| ended(old, how).0)),
+            packets_per_second: rate(packets, old.map(|old| ended(old, result).0)),
         }
     });
     each.filter(|one| one.packets > 0).collect()
