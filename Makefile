@@ -126,11 +126,14 @@ arch:
 messages:
 	@$(CARGO) run --locked --quiet -p strata-testkit --example messages
 
-# The relay for RDMA NICs: its lints, and what the guests of the tests `rxe` and `nvme` run.
+# With RDMA NICs, where libibverbs-dev is.
+VERBS = $(shell [ ! -e /usr/include/infiniband/verbs.h ] || \
+    echo --features strata/verbs,strata-relay/verbs,strata-stream/verbs)
+
+# What the guests of the tests `rxe` and `nvme` run. Built as part of the workspace: crates of others then have the same
+# features as in all tests, and are built once.
 verbs: tools
-	$(CARGO) clippy --locked --quiet -p strata --features verbs -- $(LINTS)
-	$(CARGO) build --locked --quiet -p strata-relay --features verbs --example verbs-relay
-	$(CARGO) build --locked --quiet -p strata-stream --features verbs --example nvme-guest
+	$(CARGO) build --workspace --locked --quiet $(VERBS) --example verbs-relay --example nvme-guest
 
 fmt:
 	$(CARGO) fmt --all --check
@@ -138,8 +141,8 @@ fmt:
 	cd lake && $(CARGO) fmt --check
 
 # Fuzz targets are looked at too, so that they do not fall behind what they call.
-lint:
-	$(CARGO) clippy --workspace --all-targets --locked --quiet -- $(LINTS)
+lint: tools
+	$(CARGO) clippy --workspace --all-targets --locked --quiet $(VERBS) -- $(LINTS)
 	cd fuzz && $(CARGO) check --bins --locked --quiet --target-dir ../target
 
 # The site of docs/, its links, and the commands of README, tutorial and cookbook, which `make test` runs with all tests.

@@ -35,14 +35,18 @@ pub fn keys(file: Option<&Path>) -> Result<Vec<Key>, ConfigError> {
         }
         None => (Config::default(), None),
     };
-    let values = serde_json::to_value(config).expect("a configuration is JSON");
     let root = schema();
     let mut keys = Vec::new();
     let walk = Walk { root: &root };
-    walk.add("", &values, &root, table.as_ref(), &mut keys);
+    walk.add("", &values(&config), &root, table.as_ref(), &mut keys);
     Ok(keys)
 }
 
+fn values(config: &Config) -> Value {
+    serde_json::to_value(config).expect("a configuration is JSON")
+}
+
+/// Collects the keys of tables within tables.
 struct Walk<'a> {
     root: &'a Value,
 }

@@ -174,17 +174,6 @@ impl State {
             });
         }
         let captured = status.packets.iter().filter(|one| one.result != "filtered");
-        let to_full = self.seconds_to_full();
-        let resources = status.resources.iter().map(|resource| Resource {
-            name: resource.name.clone(),
-            used: resource.used,
-            short_at: resource.short_at,
-            degradation_steps: resource.degradation_steps,
-            seconds_to_full: match resource.name.as_str() {
-                DISK_SPACE => to_full,
-                _ => None,
-            },
-        });
         RecorderTick {
             id: id.to_owned(),
             up: true,
@@ -199,11 +188,26 @@ impl State {
             captured_packets: captured.map(|one| one.packets).sum(),
             lost,
             not_kept: not_kept(status, old, &rate),
-            resources: resources.collect(),
+            resources: self.resources(status),
             cpu: status.cpu.clone(),
             shed: status.shed.clone(),
             drift_fits: status.drift.as_ref().and_then(|drift| drift.fits),
             events,
         }
+    }
+
+    fn resources(&self, status: &Status) -> Vec<Resource> {
+        let to_full = self.seconds_to_full();
+        let resources = status.resources.iter().map(|resource| Resource {
+            name: resource.name.clone(),
+            used: resource.used,
+            short_at: resource.short_at,
+            degradation_steps: resource.degradation_steps,
+            seconds_to_full: match resource.name.as_str() {
+                DISK_SPACE => to_full,
+                _ => None,
+            },
+        });
+        resources.collect()
     }
 }

@@ -76,7 +76,7 @@ impl Reach {
 
     fn order(len: usize) -> impl Iterator<Item = usize> {
         let pages = len.div_ceil(PAGE);
-        (0..pages).map(move |number| (pages - 1 - number) ^ usize::from(pages % 2 == 0))
+        (0..pages).map(move |number| (pages - 1 - number) ^ usize::from(pages.is_multiple_of(2)))
     }
 
     pub(crate) fn fill(&self, buffer: usize, content: &[u8]) {

@@ -5,6 +5,7 @@
 //!     nvme-guest DISK lend DEPTH DEVICE PEER QPN PSN   lends a queue pair to an RDMA peer
 //!
 //! DISK is a directory of `/sys/bus/pci/devices`. Lines that begin with FAIL say what went wrong.
+#![allow(clippy::print_stdout, reason = "a program")]
 
 mod disk;
 mod lend;
