@@ -1,5 +1,7 @@
-//! `strata top`: which flows, hosts, ports, protocols, classes or reasons the packets of a log are of.
+//! `strata top`: which flows, hosts, pairs of hosts, ports, protocols, classes or reasons the packets of a log are
+//! of.
 
+mod graph;
 mod tally;
 
 use std::io::Write;
@@ -11,7 +13,7 @@ use clap::ValueEnum;
 use serde_json::{Map, Value, json};
 use strata_query::{Kept, PacketRows};
 use strata_terminal::key::KeyArgs;
-use strata_terminal::output::{Completeness, print_json, standard};
+use strata_terminal::output::{Completeness, print_json, refuse, standard};
 use strata_terminal::selection::{self, SpanArgs, report, say_span};
 use strata_terminal::text;
 use strata_wire::{Printable, grouped};
@@ -26,6 +28,7 @@ Examples:
   strata top log/
   strata top log/ --by destination --of wire -n 5 'net 10.0.0.0/8'
   strata top log/ --by reason --of kept --from 13:05 --to 13:20
+  strata top log/ --by pair --graph | dot -Tsvg > hosts.svg
 
 A packet in a tunnel counts for the innermost flow. By host and by port, a packet counts for both
 of its ends, so that shares may add up to 200 %; the line 'counted twice' subtracts the second
@@ -61,6 +64,11 @@ pub(crate) struct Args {
     #[arg(long)]
     json: bool,
 
+    /// Print a graph of hosts in the language of Graphviz instead: a line for each pair, wider for
+    /// more. Needs --by pair.
+    #[arg(long, conflicts_with = "json")]
+    graph: bool,
+
     #[command(flatten)]
     key: KeyArgs,
 
@@ -81,6 +89,8 @@ enum By {
     Source,
     /// The address that it was sent to.
     Destination,
+    /// Two addresses that exchange packets, both directions together.
+    Pair,
     /// Each port; a packet counts for both of its ports.
     Port,
     /// The IP protocol.
@@ -98,6 +108,7 @@ impl By {
             Self::Host => "host",
             Self::Source => "source",
             Self::Destination => "destination",
+            Self::Pair => "pair",
             Self::Port => "port",
             Self::Protocol => "protocol",
             Self::Class => "class",
@@ -294,6 +305,9 @@ struct Answer {
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
+    if args.graph && args.by != By::Pair {
+        return Err(refuse("--graph shows pairs of hosts: give --by pair too"));
+    }
     let filter = text::filter(&args.filter)?;
     let log = args.key.open(&args.log)?;
     let find = args.span.find(&log, filter.as_ref())?;
@@ -306,6 +320,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             By::Protocol => tally.one(Key::of_protocol(&rows.headers(packet)), &sums),
             By::Source => tally.one(Key::of_source(&rows.headers(packet)), &sums),
             By::Destination => tally.one(Key::of_destination(&rows.headers(packet)), &sums),
+            By::Pair => tally.one(Key::of_pair(&rows.headers(packet)), &sums),
             By::Host => tally.two(Key::of_hosts(&rows.headers(packet)), &sums),
             By::Port => tally.two(Key::of_ports(&rows.headers(packet)), &sums),
             By::Class => tally.one(Key::text(packet.class.unwrap_or("unknown")), &sums),
@@ -314,7 +329,9 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         Ok(ControlFlow::Continue(()))
     })?;
     let top = Top::of(tally, args.of, usize::try_from(args.number)?);
-    if !args.json {
+    if args.graph {
+        standard().write_all(graph::graph(&top, args.of).as_bytes())?;
+    } else if !args.json {
         let mut out = standard();
         top.print(args.by, &mut out)?;
         out.flush()?;

@@ -49,6 +49,8 @@ impl Sums {
 pub(super) enum Key {
     Flow(AddressFamily, u8, [Endpoint; 2]),
     Host(AddressFamily, u128),
+    /// The lower address first.
+    Pair(AddressFamily, [u128; 2]),
     Port(u16),
     Protocol(u8),
     Text(Box<str>),
@@ -97,6 +99,15 @@ impl Key {
         [key.low, key.high].map(|end| Self::Host(key.family, end.address))
     }
 
+    pub(super) fn of_pair(headers: &Headers) -> Self {
+        let Some(key) = headers.key else {
+            return NOT_DISSECTED;
+        };
+        let mut pair = [key.low.address, key.high.address];
+        pair.sort_unstable();
+        Self::Pair(key.family, pair)
+    }
+
     pub(super) fn of_ports(headers: &Headers) -> [Self; 2] {
         let has_ports =
             |key: &FlowKey| key.family != AddressFamily::Mac && (key.low.port | key.high.port) != 0;
@@ -131,6 +142,10 @@ impl fmt::Display for Key {
                 key.fmt(f)
             }
             Self::Host(family, address) => f.write_str(&address_text(*family, *address)),
+            Self::Pair(family, [low, high]) => {
+                let [low, high] = [low, high].map(|end| address_text(*family, *end));
+                write!(f, "{low} - {high}")
+            }
             Self::Port(port) => port.fmt(f),
             Self::Protocol(number) => match protocol::name(*number) {
                 Some(name) => f.write_str(name),

@@ -11,7 +11,7 @@ use strata_capture::{Input, InputOptions, Next};
 use strata_testkit::data_dir;
 use strata_wire::grouped;
 
-use crate::common::program::{failed, ok, record, strata};
+use crate::common::program::{failed, ok, record, refused, strata};
 
 fn mix() -> PathBuf {
     data_dir().join("labelled/mix-test/trace.pcap")
@@ -291,6 +291,63 @@ fn hosts_are_counted_as_a_naive_program_counts_them() {
     assert!(text.lines().next().unwrap().contains("200 %"), "{text}");
 }
 
+/// Pairs of addresses and their TCP packets, as tshark finds them: as in a filter of tcpdump, without tags and tunnels.
+fn tshark_pairs(trace: &Path) -> BTreeMap<[String; 2], u64> {
+    let mut command = Command::new("tshark");
+    command.arg("-n").arg("-r").arg(trace);
+    let untagged = "eth.type == 0x0800 and ip.proto == 6";
+    command.args([
+        "-Y", untagged, "-T", "fields", "-e", "ip.src", "-e", "ip.dst",
+    ]);
+    let mut pairs = BTreeMap::new();
+    let text = ok(&mut command);
+    // Several headers have their addresses with commas.
+    for line in text.lines().filter(|line| !line.contains(',')) {
+        let (source, destination) = line.split_once('\t').unwrap();
+        let mut pair = [source.to_owned(), destination.to_owned()];
+        pair.sort();
+        *pairs.entry(pair).or_insert(0) += 1;
+    }
+    pairs
+}
+
+#[test]
+fn pairs_are_those_of_tshark_and_a_graph_has_the_largest() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = whole(&mix(), dir.path());
+    let answer = top(&log, &["--by", "pair", "-n", "1000000", "ip and tcp"]);
+    closed(&answer);
+    let rows = answer["largest"].as_array().unwrap().iter();
+    let counted = rows.map(|row| {
+        let (one, other) = row["pair"].as_str().unwrap().split_once(" - ").unwrap();
+        let mut pair = [one.to_owned(), other.to_owned()];
+        pair.sort();
+        (pair, row["packets"].as_u64().unwrap())
+    });
+    let counted: BTreeMap<[String; 2], u64> = counted.collect();
+    assert!(counted.len() > 100);
+    assert_eq!(counted, tshark_pairs(&mix()));
+    let largest = counted.values().max().unwrap();
+    let graph = lines(
+        "top",
+        &log,
+        &["--by", "pair", "--graph", "-n", "3", "ip and tcp"],
+    );
+    let edges: Vec<&String> = graph.iter().filter(|line| line.contains(" -- ")).collect();
+    assert_eq!(
+        (graph.first().unwrap().as_str(), edges.len()),
+        ("graph {", 3)
+    );
+    let widest = format!("[label=\"{}\", penwidth=8.0];", grouped(*largest));
+    assert!(edges[0].ends_with(&widest), "{graph:#?}");
+    assert!(
+        graph[1].contains("3 pairs: ") && graph[1].contains(" %)"),
+        "{graph:#?}"
+    );
+    let said = refused(strata().arg("top").arg(&log).arg("--graph"));
+    assert!(said.contains("--by pair"), "{said}");
+}
+
 #[test]
 fn every_answer_closes_and_is_the_same_in_both_tiers() {
     let dir = tempfile::tempdir().unwrap();
@@ -304,6 +361,7 @@ fn every_answer_closes_and_is_the_same_in_both_tiers() {
             "host",
             "source",
             "destination",
+            "pair",
             "port",
             "protocol",
             "class",
