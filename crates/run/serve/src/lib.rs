@@ -18,7 +18,7 @@
 //! audit            what users did, and who could not log in
 //! assets           the page's files, embedded
 //! app              shared by all requests
-//! filters series flow_id dissect refused times   forms of requests and answers
+//! filters series flow_id dissect refused times parts   forms of requests and answers
 //! ```
 //!
 //! Threads and asynchronous code are in `work`, `recorders`, `child` and `api` only. Uses `query` for
@@ -44,6 +44,7 @@ mod label;
 mod logs;
 mod packet;
 mod packets;
+mod parts;
 mod recorders;
 mod refused;
 mod results;

@@ -10,6 +10,7 @@ use crate::dissect::{layers, padding};
 use crate::found::words;
 use crate::logs::{self, Logs};
 use crate::packets::{Packet, PacketRow, of_flow, without_type};
+use crate::parts::Field;
 use crate::refused::Refused;
 use crate::why::Why;
 use crate::work::Stop;
@@ -126,22 +127,6 @@ pub(crate) struct Dissection {
 pub(crate) enum Dissector {
     Tshark,
     Strata,
-}
-
-/// A layer or field; `start` and `length` are bytes of the packet.
-#[derive(Debug, Serialize, ToSchema)]
-#[schema(example = json!({"name": "ip.ttl", "label": "Time to Live: 64", "start": 22, "length": 1, "fields": []}))]
-pub(crate) struct Field {
-    /// tshark's filter name, as in `ip.ttl`.
-    #[schema(required)]
-    pub(crate) name: Option<String>,
-    pub(crate) label: String,
-    #[schema(required)]
-    pub(crate) start: Option<u64>,
-    #[schema(required)]
-    pub(crate) length: Option<u64>,
-    #[schema(no_recursion)]
-    pub(crate) fields: Vec<Field>,
 }
 
 /// A packet in full, but for tshark's dissection.

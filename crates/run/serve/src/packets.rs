@@ -15,8 +15,9 @@ use utoipa::ToSchema;
 
 use crate::dissect::{behind_ip, summary};
 use crate::flow_id;
-use crate::found::{Covered, words};
+use crate::found::words;
 use crate::logs::{self, Logs};
+use crate::parts::Covered;
 use crate::refused::Refused;
 use crate::search::{Asked, Sought};
 use crate::times;

@@ -20,8 +20,8 @@ use utoipa::ToSchema;
 
 use self::losses::Losses;
 use self::tick::{ClassRate, RecorderTick};
-use crate::found::Covered;
 use crate::logs::Logs;
+use crate::parts::{Acknowledged, Covered, RecorderEvent};
 use crate::refused::Refused;
 use crate::series::{ClassSeries, Series};
 use crate::times::seconds;
@@ -189,28 +189,6 @@ pub(crate) struct RecorderSummary {
     /// flow_table, receive, resources, cpu, changes, ring_wait_ms, detail, shadow, drift, vectors, exports.
     #[schema(required, value_type = Option<HashMap<String, serde_json::Value>>)]
     status: Option<Status>,
-}
-
-/// An event of a recording.
-#[derive(Clone, Debug, Serialize, ToSchema)]
-#[schema(as = Event)]
-pub(crate) struct RecorderEvent {
-    id: String,
-    at: String,
-    who: String,
-    what: String,
-    why: String,
-    /// It was not requested.
-    alert: bool,
-    #[schema(required)]
-    acknowledged: Option<Acknowledged>,
-}
-
-/// Who saw an event, and when.
-#[derive(Clone, Debug, Serialize, ToSchema)]
-pub(crate) struct Acknowledged {
-    who: String,
-    at: String,
 }
 
 impl Recorder {

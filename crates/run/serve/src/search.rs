@@ -11,8 +11,9 @@ use strata_store::Log;
 use utoipa::ToSchema;
 
 use crate::body::Sink;
-use crate::found::{Covered, FlowRow, Found, ReasonCount, ReasonWords, Tops, Totals};
+use crate::found::{FlowRow, Found, ReasonCount, ReasonWords, Tops, Totals};
 use crate::logs::{self, ClassCount, Logs};
+use crate::parts::Covered;
 use crate::refused::Refused;
 use crate::results::Searches;
 use crate::series::{Histogram, Series};

@@ -8,8 +8,7 @@ use strata_query::FoundPacket;
 use strata_wire::{clamped, exact};
 use utoipa::ToSchema;
 
-use crate::found::Covered;
-use crate::recorders::RecorderEvent;
+use crate::parts::{Covered, RecorderEvent};
 use crate::times::{SECOND_NS, seconds};
 
 /// Most points of a series, and fewest.

@@ -11,8 +11,9 @@ use strata_store::{Log, Recording, Select};
 use strata_wire::{clamped, unix_ns};
 use utoipa::ToSchema;
 
-use crate::found::{Covered, ReasonsTotal, words};
+use crate::found::{ReasonsTotal, words};
 use crate::logs::{self, Logs};
+use crate::parts::Covered;
 use crate::refused::Refused;
 use crate::search::{Asked, quoted, run};
 use crate::times::{SECOND_NS, text};

@@ -10,8 +10,8 @@ use quick_xml::events::{BytesStart, Event};
 use strata_wire::clamped;
 
 use crate::child::{self, NoAnswer};
-use crate::packet::Field;
 use crate::packets::Packet;
+use crate::parts::Field;
 use crate::times::SECOND_NS;
 
 /// Most bytes of tshark's answer, most fields, deepest nesting and longest label.

@@ -131,7 +131,7 @@ mod tests {
     #[test]
     fn a_key_has_its_value_and_its_origin() {
         let keys = of("detail = '5%'\n[elastic]\nenabled = true\n\
-            [[policy]]\nmatch = 'port 53'\naction = 'full'\n[modes.mine]\n");
+            [[policy]]\nmatch = 'port 53'\naction = 'full'\n[modes.mine]\nbenign = 'header'\nanomalous = 'full'\n");
         let enabled = key(&keys, "elastic.enabled");
         // Set to what it is by default, but set.
         assert_eq!((&enabled.value, enabled.is_set), (&json!(true), true));
@@ -142,7 +142,7 @@ mod tests {
         assert_eq!((&action.value, action.is_set), (&json!("full"), true));
         let priority = key(&keys, "policy.1.priority");
         assert!(priority.value.is_u64() && !priority.is_set);
-        assert!(keys.iter().any(|key| key.name.starts_with("modes.mine.")));
+        assert_eq!(key(&keys, "modes.mine.anomalous").value, "full");
     }
 
     #[test]

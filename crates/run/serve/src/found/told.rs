@@ -11,6 +11,7 @@ use super::row::Row;
 use super::{FLOWS_MAX, Found, Label};
 use crate::flow_id;
 use crate::logs::ClassCount;
+use crate::parts::Covered;
 use crate::series::Series;
 use crate::times;
 use crate::work::Stop;
@@ -20,30 +21,6 @@ const REASONS_TOLD: usize = 50;
 const TOP_TOLD: usize = 20;
 /// Words of reasons that are shown, all others as one.
 const WORDS_TOLD: usize = 12;
-
-/// Coverage of an answer.
-#[derive(Clone, Debug, Serialize, ToSchema)]
-#[schema(example = json!({
-    "complete": false, "why": "stopped after 30 s: narrow the time or the filter",
-    "packets": 20_000_000, "from": null, "to": null, "damaged": 0, "encrypted_packets": 0, "seconds": 30.0,
-}))]
-pub(crate) struct Covered {
-    pub(crate) complete: bool,
-    /// If it is not complete: why, and what to do, in plain English.
-    #[schema(required)]
-    pub(crate) why: Option<String>,
-    /// Packets searched.
-    pub(crate) packets: u64,
-    #[schema(required)]
-    pub(crate) from: Option<String>,
-    #[schema(required)]
-    pub(crate) to: Option<String>,
-    /// Damaged places skipped.
-    pub(crate) damaged: u64,
-    pub(crate) encrypted_packets: u64,
-    /// Time that it took.
-    pub(crate) seconds: f64,
-}
 
 /// Totals of all packets found.
 #[derive(Clone, Copy, Debug, Serialize, ToSchema)]

@@ -7,7 +7,8 @@ use strata_control::{CpuStatus, ShedStatus, Status};
 use utoipa::ToSchema;
 
 use super::losses::{Lost, NotKept, dropped_advice, not_kept};
-use super::{DISK_SPACE, RecorderEvent, State};
+use super::{DISK_SPACE, State};
+use crate::parts::RecorderEvent;
 
 /// What a recording does now.
 #[derive(Clone, Debug, Serialize, ToSchema)]
