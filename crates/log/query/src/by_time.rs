@@ -21,8 +21,8 @@ use crate::exporter::JudgementKey;
 
 use texts::Texts;
 
-/// Memory for packets waiting for their turn, at most.
-pub(crate) const MEMORY_BYTES: usize = 256 << 20;
+/// Memory for packets waiting for their turn, at most, if nothing else is said.
+pub const MEMORY_BYTES: usize = 256 << 20;
 /// Memory is allocated in pieces of this size.
 const SLAB_BYTES: usize = 1 << 20;
 /// Bytes read at a time from a sorted piece on disk.

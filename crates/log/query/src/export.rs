@@ -96,11 +96,12 @@ pub fn packets<'a>(
     take: &'a mut TakePacket<'a>,
 ) -> Result<Exported, ArchiveError> {
     let mut exporter = Exporter::to(Output::Packets(take), options);
-    hand_out(log, find, &mut exporter)?;
+    hand_out(MEMORY_BYTES, log, find, &mut exporter)?;
     exporter.finish()
 }
 
 fn hand_out(
+    memory_bytes: usize,
     log: &Log,
     find: &Find<'_>,
     exporter: &mut Exporter<'_, io::Sink>,
@@ -114,19 +115,20 @@ fn hand_out(
         for problem in damage {
             exporter.damage(problem);
         }
-        let parts = Parts::new(log, recording, find, MEMORY_BYTES);
+        let parts = Parts::new(log, recording, find, memory_bytes);
         merge::write(log, recording, parts, &select, exporter)?;
     }
     Ok(())
 }
 
 /// As [`packets`], until `take` breaks or fails: what was handed out until then, or why the log cannot be
-/// read to its end.
+/// read to its end. At most `memory_bytes` of packets wait in memory for their turn.
 ///
 /// # Errors
 ///
 /// If `take` fails.
 pub fn packets_while<E>(
+    memory_bytes: usize,
     log: &Log,
     find: &Find<'_>,
     options: ExportOptions<'_>,
@@ -142,7 +144,7 @@ pub fn packets_while<E>(
         Err(io::Error::other("enough was read"))
     };
     let mut exporter = Exporter::to(Output::Packets(&mut one), options);
-    let read = hand_out(log, find, &mut exporter);
+    let read = hand_out(memory_bytes, log, find, &mut exporter);
     let exported = exporter.finish();
     match (failure, read) {
         (Some(failure), _) => Err(failure),
@@ -173,7 +175,7 @@ pub fn packets_until<E>(
         ..ExportOptions::default()
     };
     let mut has_broken = false;
-    let read = packets_while(log, find, options, |logged| {
+    let read = packets_while(MEMORY_BYTES, log, find, options, |logged| {
         let packet = PacketRef {
             ts_ns: logged.ts_ns,
             interface: logged.interface,

@@ -96,6 +96,17 @@ pub struct Exported {
     pub damage: Vec<Damage>,
 }
 
+impl Exported {
+    /// Adds what was exported of another log.
+    pub fn add(&mut self, other: Self) {
+        self.packets = self.packets.saturating_add(other.packets);
+        self.examined = self.examined.saturating_add(other.examined);
+        self.decoded = self.decoded.saturating_add(other.decoded);
+        self.left_out = self.left_out.saturating_add(other.left_out);
+        self.damage.extend(other.damage);
+    }
+}
+
 /// A packet of a log, as far as it was kept.
 #[derive(Clone, Copy, Debug)]
 pub struct LoggedPacket<'a> {

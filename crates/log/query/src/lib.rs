@@ -3,7 +3,7 @@
 //! - [`export`]: packets into a capture file, in one order ([`Find`] selects them, a merge of parts
 //!   and of each worker's blocks orders them);
 //! - [`packets`], [`packets_until`], [`packets_while`]: the same packets, handed out one by one;
-//!   [`PacketRows`] has their headers, [`packet_json`] what is said of them;
+//!   [`PacketRows`] has their headers, [`packet_json`] what is said of them, [`PacketCopy`] keeps one;
 //! - [`export_flows`], [`RecordWriter`]: flows as CSV, JSON, IPFIX;
 //! - [`reasons_of`]: why packets were kept;
 //! - [`search`]: which flows and packets there are, without putting packets together.
@@ -18,6 +18,7 @@
 //! by_time          a merge sort in memory and on disk
 //! exporter         the capture file, or another taker of packets
 //! packet_row       a packet as a row
+//! packet_copy      a packet for another thread
 //! records reasons search  rows of the tables
 //! ipfix            rows of flows as IPFIX messages
 //! row_writer       rows of flows and packets as Parquet
@@ -41,6 +42,7 @@ mod flows;
 mod ipfix;
 mod left_out;
 mod merge;
+mod packet_copy;
 mod packet_row;
 mod parts;
 mod reasons;
@@ -50,6 +52,7 @@ mod row_writer;
 mod search;
 
 pub use by_link::ByLink;
+pub use by_time::MEMORY_BYTES;
 pub use export::{
     export, export_packet_table, export_within, packets, packets_until, packets_while,
 };
@@ -58,6 +61,7 @@ pub use exporter::{
 };
 pub use find::Find;
 pub use flows::{ExportedFlows, FlowOptions, export_flow_table, export_flows};
+pub use packet_copy::PacketCopy;
 pub use packet_row::{PacketRows, address_text, packet_json};
 pub use reasons::{ReasonCount, reasons_of};
 pub use record::FlowRecord;

@@ -1,4 +1,4 @@
-//! `strata read`: the packets of a log as lines of text.
+//! `strata read`: the packets of logs as lines of text.
 
 mod line;
 
@@ -12,10 +12,11 @@ use jiff::tz::TimeZone;
 use serde_json::Value;
 use strata_query::{LoggedPacket, PacketRows, packet_json};
 use strata_terminal::key::KeyArgs;
+use strata_terminal::logs::Logs;
 use strata_terminal::output::{Standard, standard};
-use strata_terminal::selection::{self, KeptArgs, SpanArgs, report, say_span};
+use strata_terminal::selection::{KeptArgs, SpanArgs, report};
 use strata_terminal::text;
-use strata_wire::{Headers, PrintableJson};
+use strata_wire::{Headers, Printable, PrintableJson};
 
 use line::Line;
 
@@ -27,10 +28,12 @@ Examples:
   strata read log/ 'host 10.0.0.1 and tcp port 443' | less
   strata read log/ --from 13:05 --to 13:20 -c 100
   strata read log/ --class anomalous --json | jq .dst
+  strata read tap1/ tap2/ 'host 10.0.0.1'
 
 A line has the time, the packet in a short form of tcpdump -n's notation, and class and reason as
 in the comments of an export. For a tunnelled packet, the innermost one is shown. Packets come in
-the order of an export: by time, one recording after another. 'length' is the length that the
+the order of an export: by time, one recording after another. Packets of several logs are merged by
+time, and each line begins with the name of its log. 'length' is the length that the
 payload (ICMP and other protocols without ports: the whole message) had on the wire, however much
 of it was kept.
 
@@ -38,7 +41,7 @@ Exit status: 0 if everything selected is printed; 1 if not: packets are damaged,
 definition of their interface or verdict, or the filter can be tested on no interface of the log
 (standard error says which); 2 if the command line is refused.")]
 pub(crate) struct Args {
-    /// Read the log in this directory.
+    /// Read the log in this directory. Further logs may follow, up to 64 in all.
     #[arg(value_name = "LOG")]
     log: PathBuf,
 
@@ -61,17 +64,17 @@ pub(crate) struct Args {
     date: bool,
 
     /// Print a JSON object per packet, with the columns that `-F packets-parquet` of an export has,
-    /// tcp_flags, and the length of the text; times as RFC 3339 in UTC.
+    /// tcp_flags, the length of the text, and, of several logs, the name of its log; times as RFC 3339
+    /// in UTC.
     #[arg(long, conflicts_with_all = ["utc", "date"])]
     json: bool,
 
     #[command(flatten)]
     key: KeyArgs,
 
-    /// Select packets that match this tcpdump filter, which sees only the bytes that were kept. Put
-    /// options before it.
-    #[arg(value_name = "FILTER", trailing_var_arg = true)]
-    filter: Vec<String>,
+    /// Select packets that match this tcpdump filter, which sees only the bytes that were kept.
+    #[arg(value_name = "LOG... FILTER")]
+    more: Vec<String>,
 }
 
 /// How times are shown.
@@ -129,23 +132,32 @@ impl Lines {
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
-    let filter = text::filter(&args.filter)?;
-    let log = args.key.open(&args.log)?;
-    let find = args.span.find(&log, filter.as_ref())?;
+    let (logs, filter) = Logs::open(&args.log, &args.more, &args.key)?;
+    let filter = text::filter(filter)?;
+    let find = logs.find(&args.span, filter.as_ref())?;
     let clock = Clock::of(args);
     let mut lines = Lines::new();
-    let mut rows = PacketRows::default();
+    let mut rows: Vec<PacketRows> = (0..logs.len()).map(|_| PacketRows::default()).collect();
     let mut left = args.count;
-    let exported = selection::each(&log, &find, args.kept.kept(), |packet| {
-        let headers = rows.headers(packet);
+    let exported = logs.each(&find, &args.kept.kept(), |log, packet| {
+        let headers = rows[log].headers(packet);
         let line = Line {
             packet,
             headers: &headers,
         };
+        let log = logs.name(log);
         let out = lines.writer();
-        match args.json {
-            true => writeln!(out, "{}", PrintableJson(&json(packet, &headers, &line)?))?,
-            false => writeln!(out, "{} {line}", clock.text(packet))?,
+        if args.json {
+            writeln!(
+                out,
+                "{}",
+                PrintableJson(&json(log, packet, &headers, &line)?)
+            )?;
+        } else {
+            if let Some(log) = log {
+                write!(out, "{}: ", Printable(log))?;
+            }
+            writeln!(out, "{} {line}", clock.text(packet))?;
         }
         if let Some(left) = &mut left {
             *left = left.saturating_sub(1);
@@ -157,14 +169,20 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     })?;
     lines.writer().flush()?;
     if exported.packets == 0 {
-        say_span(&log, &find);
+        logs.say_span(&find);
     }
     report(&exported.damage, exported.left_out)
 }
 
-fn json(packet: &LoggedPacket<'_>, headers: &Headers, line: &Line<'_>) -> Result<String> {
+fn json(
+    log: Option<&str>,
+    packet: &LoggedPacket<'_>,
+    headers: &Headers,
+    line: &Line<'_>,
+) -> Result<String> {
     let mut object = packet_json(packet, headers);
     let more = [
+        ("log", log.map(Value::from)),
         ("tcp_flags", line.tcp_flags().map(Value::from)),
         ("length", line.length().map(Value::from)),
     ];

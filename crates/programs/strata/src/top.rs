@@ -1,4 +1,4 @@
-//! `strata top`: which flows, hosts, pairs of hosts, ports, protocols, classes or reasons the packets of a log are
+//! `strata top`: which flows, hosts, pairs of hosts, ports, protocols, classes or reasons the packets of logs are
 //! of.
 
 mod graph;
@@ -13,8 +13,9 @@ use clap::ValueEnum;
 use serde_json::{Map, Value, json};
 use strata_query::{Kept, PacketRows};
 use strata_terminal::key::KeyArgs;
+use strata_terminal::logs::Logs;
 use strata_terminal::output::{Completeness, print_json, refuse, standard};
-use strata_terminal::selection::{self, SpanArgs, report, say_span};
+use strata_terminal::selection::{SpanArgs, report};
 use strata_terminal::text;
 use strata_wire::{Printable, grouped};
 use tracing::warn;
@@ -29,18 +30,19 @@ Examples:
   strata top log/ --by destination --of wire -n 5 'net 10.0.0.0/8'
   strata top log/ --by reason --of kept --from 13:05 --to 13:20
   strata top log/ --by pair --graph | dot -Tsvg > hosts.svg
+  strata top tap1/ tap2/ --by port 'udp'
 
 A packet in a tunnel counts for the innermost flow. By host and by port, a packet counts for both
 of its ends, so that shares may add up to 200 %; the line 'counted twice' subtracts the second
 count. At most 1,000,000 distinct flows, hosts and so on (keys) are counted one by one, packets of
 further keys together. A log can be counted while it is being recorded, except for packets that
-are still in memory.
+are still in memory. A packet that several logs have counts for each of them.
 
 Exit status: 0 if all selected packets are counted; 1 if not: packets are damaged, or lack the
 definition of their interface or verdict, or the filter can be tested on no interface of the log
 (standard error says which); 2 if the command line is refused.")]
 pub(crate) struct Args {
-    /// Read the log in this directory.
+    /// Read the log in this directory. Further logs may follow, up to 64 in all.
     #[arg(value_name = "LOG")]
     log: PathBuf,
 
@@ -72,10 +74,9 @@ pub(crate) struct Args {
     #[command(flatten)]
     key: KeyArgs,
 
-    /// Count packets that match this tcpdump filter, which sees only the bytes that were kept. Put
-    /// options before it.
-    #[arg(value_name = "FILTER", trailing_var_arg = true)]
-    filter: Vec<String>,
+    /// Count packets that match this tcpdump filter, which sees only the bytes that were kept.
+    #[arg(value_name = "LOG... FILTER")]
+    more: Vec<String>,
 }
 
 /// What packets are counted by.
@@ -308,13 +309,14 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     if args.graph && args.by != By::Pair {
         return Err(refuse("--graph shows pairs of hosts: give --by pair too"));
     }
-    let filter = text::filter(&args.filter)?;
-    let log = args.key.open(&args.log)?;
-    let find = args.span.find(&log, filter.as_ref())?;
-    let mut rows = PacketRows::default();
+    let (logs, filter) = Logs::open(&args.log, &args.more, &args.key)?;
+    let filter = text::filter(filter)?;
+    let find = logs.find(&args.span, filter.as_ref())?;
+    let mut rows: Vec<PacketRows> = (0..logs.len()).map(|_| PacketRows::default()).collect();
     let mut tally = Tally::default();
-    let exported = selection::each(&log, &find, Kept::default(), |packet| {
+    let exported = logs.each(&find, &Kept::default(), |log, packet| {
         let sums = Sums::of(packet);
+        let rows = &mut rows[log];
         match args.by {
             By::Flow => tally.one(Key::of_flow(&rows.headers(packet)), &sums),
             By::Protocol => tally.one(Key::of_protocol(&rows.headers(packet)), &sums),
@@ -344,7 +346,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         );
     }
     if exported.packets == 0 {
-        say_span(&log, &find);
+        logs.say_span(&find);
     }
     let ended = report(&exported.damage, exported.left_out);
     if args.json {

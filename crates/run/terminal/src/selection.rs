@@ -29,10 +29,18 @@ pub struct SpanArgs {
 impl SpanArgs {
     /// What is wanted of a log.
     pub fn find<'a>(&self, log: &Log, filter: Option<&'a Filter>) -> Result<Find<'a>> {
-        let reference = first_packet_ns(log)?;
+        self.find_on_day_of(first_packet_ns(log)?, filter)
+    }
+
+    /// What is wanted: a time without a date is on the day of this packet, ns since 1970.
+    pub(crate) fn find_on_day_of<'a>(
+        &self,
+        first_packet_ns: u64,
+        filter: Option<&'a Filter>,
+    ) -> Result<Find<'a>> {
         let time = |text: &Option<String>| {
             text.as_deref()
-                .map(|text| text::parse_time(text, reference))
+                .map(|text| text::parse_time(text, first_packet_ns))
                 .transpose()
         };
         let find = Find {
@@ -78,8 +86,10 @@ impl KeptArgs {
     }
 }
 
-/// Hands out the wanted packets of a log in the order of an export, until `take` breaks or fails.
-pub fn each(
+/// Hands out the wanted packets of a log in the order of an export, until `take` breaks or fails. At most
+/// `memory_bytes` of packets wait in memory for their turn.
+pub(crate) fn each(
+    memory_bytes: usize,
     log: &Log,
     find: &Find<'_>,
     kept: Kept,
@@ -93,7 +103,7 @@ pub fn each(
         comments: false,
         kept,
     };
-    let exported = packets_while(log, find, options, take)??;
+    let exported = packets_while(memory_bytes, log, find, options, take)??;
     check_fit(by_link.as_ref().and_then(ByLink::misfit))?;
     Ok(exported)
 }
@@ -133,19 +143,25 @@ pub fn report(damaged: &[Damage], left_out: u64) -> Result<()> {
 
 /// If an export is empty, says when the log's packets arrived.
 pub fn say_span(log: &Log, find: &Find<'_>) {
+    if let Some(text) = span_text(log, find) {
+        info!("{text}");
+    }
+}
+
+/// Why no packet was found in a log, if its packets arrived at other times.
+pub(crate) fn span_text(log: &Log, find: &Find<'_>) -> Option<String> {
     let Some((first_ns, last_ns)) = span_ns(log) else {
-        info!("the log has no packets");
-        return;
+        return Some(String::from("the log has no packets"));
     };
     let is_before = find.to_ns.is_some_and(|to| to <= first_ns);
     let is_after = find.from_ns.is_some_and(|from| from > last_ns);
-    if is_before || is_after {
-        info!(
+    (is_before || is_after).then(|| {
+        format!(
             "the log has no packets from that time: its packets are from {} to {}",
             text::time(first_ns),
             text::time(last_ns)
-        );
-    }
+        )
+    })
 }
 
 /// When the first and the last packet of a log arrived, as far as it is readable.
@@ -168,7 +184,7 @@ fn span_ns(log: &Log) -> Option<(u64, u64)> {
     spans.into_iter().reduce(together)
 }
 
-/// When the log's first packet arrived: the date for times without one.
+/// When the log's first packet arrived: the date for times without one. 0 without packets.
 pub fn first_packet_ns(log: &Log) -> Result<u64> {
     let parts = log.archive().parts.iter().filter(|part| part.packets > 0);
     if let Some(first) = parts.map(|part| part.ts_min_ns).min() {

@@ -400,6 +400,81 @@ fn every_answer_closes_and_is_the_same_in_both_tiers() {
     );
 }
 
+/// The packets of a capture in two logs: those of one address and its peers in the second, which is compacted.
+fn halves(dir: &Path) -> [PathBuf; 2] {
+    let half = |name: &str, filter: &str| {
+        let trace = dir.join(format!("{name}.pcap"));
+        let mut command = Command::new("tcpdump");
+        command.arg("-r").arg(mix()).arg("-w").arg(&trace);
+        assert!(command.arg(filter).output().unwrap().status.success());
+        let home = dir.join(name);
+        std::fs::create_dir(&home).unwrap();
+        whole(&trace, &home)
+    };
+    let halves = [half("a", "not tcp"), half("b", "tcp")];
+    ok(strata().arg("compact").arg(&halves[1]));
+    halves
+}
+
+#[test]
+fn several_logs_are_merged_by_time() {
+    let dir = tempfile::tempdir().unwrap();
+    let logs @ [a, b] = &halves(dir.path());
+    let b_word = b.to_str().unwrap();
+    let shown = lines("read", a, &[b_word, "--utc"]);
+    // Each packet at its time, which tcpdump gives, and each line is one of its log.
+    let times = shown.iter().map(|line| line.split(' ').nth(1).unwrap());
+    let expected = tcpdump(&mix(), &[]);
+    let expected = expected.iter().map(|line| line.split(' ').next().unwrap());
+    assert!(times.eq(expected));
+    for log in logs {
+        let prefix = format!("{}: ", log.display());
+        let of_this = shown.iter().filter_map(|line| line.strip_prefix(&prefix));
+        assert!(of_this.eq(lines("read", log, &["--utc"]).iter()));
+    }
+    let first = lines("read", a, &[b_word, "-c", "300", "--utc"]);
+    assert_eq!(first, shown[..300]);
+    let filtered = lines("read", a, &[b_word, "udp port 53 or tcp port 443"]).len();
+    let expected = tcpdump(&mix(), &["udp port 53 or tcp port 443"]).len();
+    assert_eq!(filtered, expected);
+    let object = lines("read", a, &[b_word, "--json", "-c", "1", "tcp"]).remove(0);
+    let object: Value = serde_json::from_str(&object).unwrap();
+    assert_eq!(object["log"], b_word);
+    // Nothing is counted twice, and nothing left out.
+    let whole = whole(&mix(), dir.path());
+    for by in ["host", "flow", "protocol"] {
+        let [one, two] = [top(&whole, &["--by", by]), top(a, &[b_word, "--by", by])];
+        assert_eq!(closed(&one), closed(&two));
+        assert_eq!(one["largest"], two["largest"], "{by}");
+    }
+}
+
+#[test]
+fn a_log_that_cannot_be_read_does_not_end_the_others() {
+    let dir = tempfile::tempdir().unwrap();
+    let [a, b] = halves(dir.path());
+    let none = dir.path().join("none");
+    let said = refused_or_failed(strata().arg("read").arg(&a).arg(&none));
+    assert!(said.contains("none: no log here"), "{said}");
+    // A word of a filter is none of a path, whatever is in this directory.
+    let said = refused_or_failed(strata().arg("read").arg(&a).arg("none"));
+    assert!(said.contains("a value needs a word before it"), "{said}");
+    let too_many = vec![b.clone(); 64];
+    let said = refused_or_failed(strata().arg("read").arg(&a).args(&too_many));
+    assert!(said.contains("at most 64 can be read together"), "{said}");
+    let file = block_file(&a);
+    let bytes = std::fs::read(&file).unwrap();
+    std::fs::write(&file, &bytes[..bytes.len() / 2]).unwrap();
+    let output = strata().arg("read").arg(&a).arg(&b).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(said.contains(file.to_str().unwrap()), "{said}");
+    let of_b = format!("{}: ", b.display());
+    let shown = String::from_utf8(output.stdout).unwrap();
+    let shown = shown.lines().filter(|line| line.starts_with(&of_b));
+    assert_eq!(shown.count(), lines("read", &b, &[]).len());
+}
+
 #[test]
 fn numbers_out_of_bounds_are_refused() {
     let dir = tempfile::tempdir().unwrap();
@@ -415,15 +490,27 @@ fn numbers_out_of_bounds_are_refused() {
     assert_eq!(both.output().unwrap().status.code(), Some(2));
 }
 
+/// The block file of a log that has one.
+fn block_file(log: &Path) -> PathBuf {
+    let files = std::fs::read_dir(log.join("blocks")).unwrap();
+    let mut files = files.map(|entry| entry.unwrap().path());
+    files
+        .find(|path| path.extension().is_some_and(|suffix| suffix == "strata"))
+        .unwrap()
+}
+
+/// What a command says that does not end well.
+fn refused_or_failed(command: &mut Command) -> String {
+    let output = command.output().unwrap();
+    assert!(!output.status.success());
+    String::from_utf8(output.stderr).unwrap()
+}
+
 #[test]
 fn damage_is_said_as_an_export_says_it() {
     let dir = tempfile::tempdir().unwrap();
     let log = whole(&mix(), dir.path());
-    let files = std::fs::read_dir(log.join("blocks")).unwrap();
-    let mut files = files.map(|entry| entry.unwrap().path());
-    let file = files
-        .find(|path| path.extension().is_some_and(|suffix| suffix == "strata"))
-        .unwrap();
+    let file = block_file(&log);
     let mut bytes = std::fs::read(&file).unwrap();
     let at = bytes.len() / 2;
     bytes[at] ^= 4;

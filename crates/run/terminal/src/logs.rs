@@ -1,0 +1,284 @@
+//! The logs that a command reads: one, or several, whose packets are merged by time.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::collections::binary_heap::PeekMut;
+use std::ops::ControlFlow;
+use std::path::Path;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread::{self, Scope, ScopedJoinHandle};
+use std::vec;
+
+use anyhow::{Result, bail};
+use strata_filter::Filter;
+use strata_query::{Exported, Find, Kept, LoggedPacket, MEMORY_BYTES, PacketCopy};
+use strata_store::{Log, StoreError};
+use tracing::{error, info};
+
+use crate::key::KeyArgs;
+use crate::output::refuse;
+use crate::selection::{self, SpanArgs, first_packet_ns, span_text};
+
+/// Logs read at a time: each has a thread.
+const LOGS_MAX: usize = 64;
+/// Packets that a thread hands over together, and their bytes: the last packet may exceed these.
+const BATCH_PACKETS: usize = 256;
+const BATCH_BYTES: usize = 256 << 10;
+/// Batches of a log that wait for their turn.
+const BATCHES: usize = 4;
+/// Memory for packets of compacted logs that wait within their log, for all logs together.
+const WAITING_BYTES: usize = 512 << 20;
+
+/// A log and its name on the command line.
+#[derive(Debug)]
+struct Named {
+    name: String,
+    log: Log,
+}
+
+/// The logs that a command reads.
+#[derive(Debug)]
+pub struct Logs {
+    logs: Vec<Named>,
+}
+
+/// Packets of a log, from its thread.
+struct Stream<'scope> {
+    batches: Receiver<Vec<PacketCopy>>,
+    batch: vec::IntoIter<PacketCopy>,
+    read: ScopedJoinHandle<'scope, Result<Exported>>,
+}
+
+impl Stream<'_> {
+    /// The next packet, as soon as there is one; `None` at the end.
+    fn next(&mut self) -> Option<PacketCopy> {
+        if let Some(packet) = self.batch.next() {
+            return Some(packet);
+        }
+        // A thread sends no empty batch.
+        self.batch = self.batches.recv().ok()?.into_iter();
+        self.batch.next()
+    }
+}
+
+impl Logs {
+    /// Opens the log named first, and those named by the first words after it: directories with a log, and
+    /// words that can only be paths. Returns the words that are left: the filter.
+    ///
+    /// # Errors
+    ///
+    /// If one cannot be opened, or there are too many.
+    pub fn open<'a>(
+        first: &Path,
+        words: &'a [String],
+        key: &KeyArgs,
+    ) -> Result<(Self, &'a [String])> {
+        let more = words.iter().take_while(|word| names_log(word));
+        let (more, filter) = words.split_at(more.count());
+        if more.len() >= LOGS_MAX {
+            return Err(refuse(format!(
+                "{} logs: at most {LOGS_MAX} can be read together",
+                more.len() + 1
+            )));
+        }
+        let dirs = [first].into_iter().chain(more.iter().map(Path::new));
+        let logs = dirs.map(|dir| {
+            Ok(Named {
+                name: dir.display().to_string(),
+                log: key.open(dir)?,
+            })
+        });
+        let logs = logs.collect::<Result<_>>()?;
+        Ok((Self { logs }, filter))
+    }
+
+    /// The number of logs.
+    #[must_use]
+    #[expect(clippy::len_without_is_empty, reason = "there is at least one")]
+    pub fn len(&self) -> usize {
+        self.logs.len()
+    }
+
+    /// The name of a log, if there are several.
+    #[must_use]
+    pub fn name(&self, log: usize) -> Option<&str> {
+        (self.logs.len() > 1).then_some(&self.logs[log].name)
+    }
+
+    /// What is wanted of these logs: a time without a date is on the day of the first packet of all.
+    ///
+    /// # Errors
+    ///
+    /// If a log cannot be read, or a time is none.
+    pub fn find<'a>(&self, span: &SpanArgs, filter: Option<&'a Filter>) -> Result<Find<'a>> {
+        let times = self.logs.iter().map(|named| first_packet_ns(&named.log));
+        let times: Vec<u64> = times.collect::<Result<_>>()?;
+        // A log without packets has no day.
+        let with_packets = times.iter().filter(|&&first_ns| first_ns > 0);
+        let first_ns = with_packets.min().map_or(0, |&first_ns| first_ns);
+        span.find_on_day_of(first_ns, filter)
+    }
+
+    /// If nothing was found, says when the packets of the logs arrived.
+    pub fn say_span(&self, find: &Find<'_>) {
+        for (index, named) in self.logs.iter().enumerate() {
+            let Some(text) = span_text(&named.log, find) else {
+                continue;
+            };
+            match self.name(index) {
+                Some(name) => info!("{name}: {text}"),
+                None => info!("{text}"),
+            }
+        }
+    }
+
+    /// Hands out the wanted packets, and the index of the log of each, until `take` breaks or fails. Packets of a
+    /// log come in the order of an export; of several, the next packet of all is the one that arrived first.
+    /// Returns sums over all logs.
+    ///
+    /// # Errors
+    ///
+    /// If `take` fails. If a log cannot be read to its end, this is said when the others have been read.
+    pub fn each(
+        &self,
+        find: &Find<'_>,
+        kept: &Kept,
+        mut take: impl FnMut(usize, &LoggedPacket<'_>) -> Result<ControlFlow<()>>,
+    ) -> Result<Exported> {
+        if let [only] = self.logs.as_slice() {
+            return selection::each(MEMORY_BYTES, &only.log, find, kept.clone(), |packet| {
+                take(0, packet)
+            });
+        }
+        let waiting_bytes = WAITING_BYTES / self.logs.len();
+        thread::scope(|scope| {
+            let mut streams: Vec<_> = self
+                .logs
+                .iter()
+                .map(|named| start(scope, &named.log, *find, kept.clone(), waiting_bytes))
+                .collect();
+            merge(&mut streams, take)?;
+            self.sum(streams)
+        })
+    }
+
+    /// What the threads have read.
+    fn sum(&self, streams: Vec<Stream<'_>>) -> Result<Exported> {
+        let mut sum = Exported::default();
+        let mut unread = 0;
+        for (named, stream) in self.logs.iter().zip(streams) {
+            // A thread that still sends ends with this.
+            drop(stream.batches);
+            match stream.read.join() {
+                Ok(Ok(exported)) => sum.add(exported),
+                Ok(Err(problem)) => {
+                    error!("{}: {problem:#}", named.name);
+                    unread += 1;
+                }
+                Err(panic) => std::panic::resume_unwind(panic),
+            }
+        }
+        match unread {
+            0 => Ok(sum),
+            _ => bail!(
+                "{unread} of {} logs could not be read to the end (see above)",
+                self.logs.len()
+            ),
+        }
+    }
+}
+
+/// Whether a word is not one of a filter: it names a log, readable or not, or is written as a path.
+fn names_log(word: &str) -> bool {
+    let is_path = word.ends_with('/') || ["/", "./", "../"].iter().any(|at| word.starts_with(at));
+    let dir = Path::new(word);
+    is_path || (dir.is_dir() && !matches!(Log::open(dir), Err(StoreError::NotALog { .. })))
+}
+
+/// Starts a thread that reads a log.
+fn start<'scope, 'env>(
+    scope: &'scope Scope<'scope, 'env>,
+    log: &'env Log,
+    find: Find<'env>,
+    kept: Kept,
+    waiting_bytes: usize,
+) -> Stream<'scope> {
+    let (sender, batches) = sync_channel(BATCHES);
+    let read = scope.spawn(move || {
+        let mut batch = Batch::new(sender);
+        let exported = selection::each(waiting_bytes, log, &find, kept, |packet| {
+            Ok(batch.push(PacketCopy::of(packet)))
+        })?;
+        // The reader may have stopped.
+        let _ = batch.send();
+        Ok(exported)
+    });
+    Stream {
+        batches,
+        batch: Vec::new().into_iter(),
+        read,
+    }
+}
+
+/// Packets that a thread will hand over.
+struct Batch {
+    packets: Vec<PacketCopy>,
+    bytes: usize,
+    sender: SyncSender<Vec<PacketCopy>>,
+}
+
+impl Batch {
+    fn new(sender: SyncSender<Vec<PacketCopy>>) -> Self {
+        Self {
+            packets: Vec::new(),
+            bytes: 0,
+            sender,
+        }
+    }
+
+    fn push(&mut self, packet: PacketCopy) -> ControlFlow<()> {
+        self.bytes = self.bytes.saturating_add(packet.kept_bytes());
+        self.packets.push(packet);
+        match self.packets.len() >= BATCH_PACKETS || self.bytes >= BATCH_BYTES {
+            true => self.send(),
+            false => ControlFlow::Continue(()),
+        }
+    }
+
+    /// Breaks if no packet is wanted any more.
+    fn send(&mut self) -> ControlFlow<()> {
+        self.bytes = 0;
+        let packets = std::mem::take(&mut self.packets);
+        if packets.is_empty() || self.sender.send(packets).is_ok() {
+            ControlFlow::Continue(())
+        } else {
+            ControlFlow::Break(())
+        }
+    }
+}
+
+/// Hands out packets of all streams by time; with equal times, the first log goes first.
+fn merge(
+    streams: &mut [Stream<'_>],
+    mut take: impl FnMut(usize, &LoggedPacket<'_>) -> Result<ControlFlow<()>>,
+) -> Result<()> {
+    let mut packets: Vec<Option<PacketCopy>> = streams.iter_mut().map(Stream::next).collect();
+    let heads = packets.iter().enumerate();
+    let mut heads: BinaryHeap<Reverse<(u64, usize)>> = heads
+        .filter_map(|(index, packet)| Some(Reverse((packet.as_ref()?.ts_ns(), index))))
+        .collect();
+    while let Some(mut head) = heads.peek_mut() {
+        let Reverse((_, index)) = *head;
+        let packet = packets[index].take();
+        let packet = packet.expect("each head is of a packet");
+        if take(index, &packet.packet())?.is_break() {
+            return Ok(());
+        }
+        packets[index] = streams[index].next();
+        match &packets[index] {
+            Some(next) => *head = Reverse((next.ts_ns(), index)),
+            None => drop(PeekMut::pop(head)),
+        }
+    }
+    Ok(())
+}
