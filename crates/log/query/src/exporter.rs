@@ -1,6 +1,7 @@
 //! Writes packets and the inputs' metadata to a capture file, or hands packets out one by one.
 
 mod comments;
+mod copy;
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -19,6 +20,7 @@ use crate::left_out::{LeftOut, Missing, Place};
 pub use comments::JudgementKey;
 pub(crate) use comments::new_origin;
 use comments::{Comments, comment_text};
+pub use copy::PacketCopy;
 
 /// What to export.
 #[derive(Default)]

@@ -18,7 +18,6 @@
 //! by_time          a merge sort in memory and on disk
 //! exporter         the capture file, or another taker of packets
 //! packet_row       a packet as a row
-//! packet_copy      a packet for another thread
 //! records reasons search  rows of the tables
 //! ipfix            rows of flows as IPFIX messages
 //! row_writer       rows of flows and packets as Parquet
@@ -42,7 +41,6 @@ mod flows;
 mod ipfix;
 mod left_out;
 mod merge;
-mod packet_copy;
 mod packet_row;
 mod parts;
 mod reasons;
@@ -57,11 +55,11 @@ pub use export::{
     export, export_packet_table, export_within, packets, packets_until, packets_while,
 };
 pub use exporter::{
-    ExportOptions, Exported, FileFormat, Judgement, JudgementKey, Kept, LoggedPacket, TakePacket,
+    ExportOptions, Exported, FileFormat, Judgement, JudgementKey, Kept, LoggedPacket, PacketCopy,
+    TakePacket,
 };
 pub use find::Find;
 pub use flows::{ExportedFlows, FlowOptions, export_flow_table, export_flows};
-pub use packet_copy::PacketCopy;
 pub use packet_row::{PacketRows, address_text, packet_json};
 pub use reasons::{ReasonCount, reasons_of};
 pub use record::FlowRecord;

@@ -18,7 +18,8 @@ Record
                Change what a running recording keeps
 Read a log
   info         Show what a log holds, what was lost, why packets were kept
-  read, top    Print packets as tcpdump does; the largest flows, hosts, ports
+  read, grep   Print packets as tcpdump does; those whose payload has a pattern
+  top          Show the largest flows, hosts, ports, protocols, reasons
   export       Write packets as pcapng or pcap, or flow records
   serve        Show logs and recordings in a browser
   query, ask   Query a log with SQL; query packets in the order of their flows

@@ -84,6 +84,8 @@ enum Command {
     Info(info::Args),
     /// Print the packets of a log, a line each.
     Read(read::Args),
+    /// Search the payload that a log kept for a pattern.
+    Grep(read::grep::Args),
     /// Show the largest flows, hosts, ports, protocols, classes or reasons of a log.
     Top(top::Args),
     /// Export packets or flow records of a log to a file: pcapng, pcap, CSV, JSON, IPFIX or Parquet.
@@ -164,6 +166,7 @@ impl Program for Cli {
             Command::Serve(args) => serve::run(args),
             Command::Info(args) => info::run(args),
             Command::Read(args) => read::run(args),
+            Command::Grep(args) => read::grep::run(args),
             Command::Top(args) => top::run(args),
             Command::Export(args) => export::run(args),
             Command::Compact(args) => compact::run(args),

@@ -1,5 +1,6 @@
 //! `strata read`: the packets of logs as lines of text.
 
+pub(crate) mod grep;
 mod line;
 
 use std::io::{self, BufWriter, IsTerminal as _, Write};
@@ -9,14 +10,12 @@ use std::path::PathBuf;
 use anyhow::Result;
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
-use serde_json::Value;
-use strata_query::{LoggedPacket, PacketRows, packet_json};
+use strata_query::{LoggedPacket, PacketRows};
 use strata_terminal::key::KeyArgs;
-use strata_terminal::logs::Logs;
 use strata_terminal::output::{Standard, standard};
-use strata_terminal::selection::{KeptArgs, SpanArgs, report};
+use strata_terminal::selection::{KeptArgs, Logs, SpanArgs, report};
 use strata_terminal::text;
-use strata_wire::{Headers, Printable, PrintableJson};
+use strata_wire::{Printable, PrintableJson};
 
 use line::Line;
 
@@ -55,13 +54,8 @@ pub(crate) struct Args {
     #[command(flatten)]
     kept: KeptArgs,
 
-    /// Print times in UTC instead of local time.
-    #[arg(long)]
-    utc: bool,
-
-    /// Print the date before each time.
-    #[arg(long)]
-    date: bool,
+    #[command(flatten)]
+    clock: ClockArgs,
 
     /// Print a JSON object per packet, with the columns that `-F packets-parquet` of an export has,
     /// tcp_flags, the length of the text, and, of several logs, the name of its log; times as RFC 3339
@@ -78,13 +72,25 @@ pub(crate) struct Args {
 }
 
 /// How times are shown.
+#[derive(Debug, clap::Args)]
+struct ClockArgs {
+    /// Print times in UTC instead of local time.
+    #[arg(long)]
+    utc: bool,
+
+    /// Print the date before each time.
+    #[arg(long)]
+    date: bool,
+}
+
+/// How times are shown.
 struct Clock {
     zone: TimeZone,
     pattern: &'static str,
 }
 
 impl Clock {
-    fn of(args: &Args) -> Self {
+    fn of(args: &ClockArgs) -> Self {
         Self {
             zone: match args.utc {
                 true => TimeZone::UTC,
@@ -135,7 +141,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let (logs, filter) = Logs::open(&args.log, &args.more, &args.key)?;
     let filter = text::filter(filter)?;
     let find = logs.find(&args.span, filter.as_ref())?;
-    let clock = Clock::of(args);
+    let clock = Clock::of(&args.clock);
     let mut lines = Lines::new();
     let mut rows: Vec<PacketRows> = (0..logs.len()).map(|_| PacketRows::default()).collect();
     let mut left = args.count;
@@ -146,26 +152,23 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             headers: &headers,
         };
         let log = logs.name(log);
-        let out = lines.writer();
-        if args.json {
-            writeln!(
-                out,
-                "{}",
-                PrintableJson(&json(log, packet, &headers, &line)?)
-            )?;
-        } else {
-            if let Some(log) = log {
-                write!(out, "{}: ", Printable(log))?;
+        match args.json {
+            true => {
+                let object = line.json(log);
+                writeln!(
+                    lines.writer(),
+                    "{}",
+                    PrintableJson(&serde_json::to_string(&object)?)
+                )?;
             }
-            writeln!(out, "{} {line}", clock.text(packet))?;
+            false => writeln!(
+                lines.writer(),
+                "{}{} {line}",
+                named(log),
+                clock.text(packet)
+            )?,
         }
-        if let Some(left) = &mut left {
-            *left = left.saturating_sub(1);
-        }
-        Ok(match left {
-            Some(0) => ControlFlow::Break(()),
-            _ => ControlFlow::Continue(()),
-        })
+        Ok(one_less(&mut left))
     })?;
     lines.writer().flush()?;
     if exported.packets == 0 {
@@ -174,20 +177,16 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     report(&exported.damage, exported.left_out)
 }
 
-fn json(
-    log: Option<&str>,
-    packet: &LoggedPacket<'_>,
-    headers: &Headers,
-    line: &Line<'_>,
-) -> Result<String> {
-    let mut object = packet_json(packet, headers);
-    let more = [
-        ("log", log.map(Value::from)),
-        ("tcp_flags", line.tcp_flags().map(Value::from)),
-        ("length", line.length().map(Value::from)),
-    ];
-    for (name, value) in more {
-        object.extend(value.map(|value| (name.to_owned(), value)));
+/// What a line begins with if there are several logs.
+fn named(log: Option<&str>) -> String {
+    log.map_or_else(String::new, |log| format!("{}: ", Printable(log)))
+}
+
+/// Breaks once `left` packets have been shown, if that is a number.
+fn one_less(left: &mut Option<u64>) -> ControlFlow<()> {
+    *left = left.map(|left| left.saturating_sub(1));
+    match left {
+        Some(0) => ControlFlow::Break(()),
+        _ => ControlFlow::Continue(()),
     }
-    Ok(serde_json::to_string(&object)?)
 }

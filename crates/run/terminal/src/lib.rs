@@ -2,7 +2,7 @@
 //!
 //! - [`program`]: how a program begins and ends, and where the others are.
 //! - Options that several commands have: [`log_options`], [`rings`], [`key`], [`recording`], [`confined`],
-//!   [`logging`], [`feed`], and the packets that they choose: [`packets`], [`logs`], [`selection`].
+//!   [`logging`], [`feed`], and the packets that they choose: [`packets`], [`selection`].
 //! - Values on the command line: [`address`], [`bounded`], [`text`]; the model: [`model`].
 //! - What is printed: [`output`], [`listing`], [`table`], [`plain`], [`shadow`], [`progress`].
 //! - The process: [`signals`], [`disk`].
@@ -27,7 +27,6 @@ pub mod key;
 pub mod listing;
 pub mod log_options;
 pub mod logging;
-pub mod logs;
 pub mod model;
 pub mod output;
 pub mod packets;

@@ -1,6 +1,8 @@
 //! Which packets of a log a command takes, these packets one by one, and the message about those that it
 //! could not take.
 
+mod logs;
+
 use std::ops::ControlFlow;
 
 use anyhow::{Result, anyhow, bail};
@@ -11,6 +13,8 @@ use strata_wire::LinkType;
 use tracing::{error, info, warn};
 
 use crate::text;
+
+pub use logs::Logs;
 
 /// When packets arrived.
 #[derive(Debug, clap::Args)]

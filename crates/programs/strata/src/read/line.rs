@@ -4,7 +4,8 @@ use std::fmt;
 use std::net::Ipv4Addr;
 use std::ops::Range;
 
-use strata_query::{LoggedPacket, address_text};
+use serde_json::{Map, Value};
+use strata_query::{LoggedPacket, address_text, packet_json};
 use strata_wire::dissect::protocol;
 use strata_wire::{
     AddressFamily, Endpoint, FlowKey, Headers, Printable, ethernet, fields, transport,
@@ -48,8 +49,22 @@ impl fmt::Display for Line<'_> {
 }
 
 impl Line<'_> {
+    /// The packet as a JSON object, with the name of its log if there are several.
+    pub(super) fn json(&self, log: Option<&str>) -> Map<String, Value> {
+        let mut object = packet_json(self.packet, self.headers);
+        let more = [
+            ("log", log.map(Value::from)),
+            ("tcp_flags", self.tcp_flags().map(Value::from)),
+            ("length", self.length().map(Value::from)),
+        ];
+        for (name, value) in more {
+            object.extend(value.map(|value| (name.to_owned(), value)));
+        }
+        object
+    }
+
     /// The flags of a packet with a TCP header.
-    pub(super) fn tcp_flags(&self) -> Option<u8> {
+    fn tcp_flags(&self) -> Option<u8> {
         let key = self.headers.key?;
         let is_tcp = key.family != AddressFamily::Mac && key.protocol == protocol::TCP;
         let is_whole = usize::from(self.headers.transport_len) >= transport::TCP_HEADER_LEN_MIN;

@@ -59,6 +59,7 @@ pub(crate) const ENDING: &[&str] = &[
     "gpv model",
     "gpv train",
     "gpv tune",
+    "grep",
     "info",
     "interfaces",
     "key new",

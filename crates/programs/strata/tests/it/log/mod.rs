@@ -1,6 +1,7 @@
 //! What a log keeps, what is read from it, and what is learned from it.
 
 mod flow_collector;
+mod grep;
 mod ids;
 mod model;
 mod object_tier;

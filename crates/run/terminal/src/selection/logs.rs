@@ -17,7 +17,8 @@ use tracing::{error, info};
 
 use crate::key::KeyArgs;
 use crate::output::refuse;
-use crate::selection::{self, SpanArgs, first_packet_ns, span_text};
+
+use super::{SpanArgs, each, first_packet_ns, span_text};
 
 /// Logs read at a time: each has a thread.
 const LOGS_MAX: usize = 64;
@@ -62,8 +63,8 @@ impl Stream<'_> {
 }
 
 impl Logs {
-    /// Opens the log named first, and those named by the first words after it: directories with a log, and
-    /// words that can only be paths. Returns the words that are left: the filter.
+    /// Opens the log named first, and those named by the first words after it: directories with a log. Returns
+    /// the words that are left, such as those of a filter.
     ///
     /// # Errors
     ///
@@ -146,7 +147,7 @@ impl Logs {
         mut take: impl FnMut(usize, &LoggedPacket<'_>) -> Result<ControlFlow<()>>,
     ) -> Result<Exported> {
         if let [only] = self.logs.as_slice() {
-            return selection::each(MEMORY_BYTES, &only.log, find, kept.clone(), |packet| {
+            return each(MEMORY_BYTES, &only.log, find, kept.clone(), |packet| {
                 take(0, packet)
             });
         }
@@ -188,11 +189,10 @@ impl Logs {
     }
 }
 
-/// Whether a word is not one of a filter: it names a log, readable or not, or is written as a path.
+/// Whether a word after the first log names another: there is one, readable or not.
 fn names_log(word: &str) -> bool {
-    let is_path = word.ends_with('/') || ["/", "./", "../"].iter().any(|at| word.starts_with(at));
     let dir = Path::new(word);
-    is_path || (dir.is_dir() && !matches!(Log::open(dir), Err(StoreError::NotALog { .. })))
+    dir.is_dir() && !matches!(Log::open(dir), Err(StoreError::Missing { .. }))
 }
 
 /// Starts a thread that reads a log.
@@ -206,7 +206,7 @@ fn start<'scope, 'env>(
     let (sender, batches) = sync_channel(BATCHES);
     let read = scope.spawn(move || {
         let mut batch = Batch::new(sender);
-        let exported = selection::each(waiting_bytes, log, &find, kept, |packet| {
+        let exported = each(waiting_bytes, log, &find, kept, |packet| {
             Ok(batch.push(PacketCopy::of(packet)))
         })?;
         // The reader may have stopped.

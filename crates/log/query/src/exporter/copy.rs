@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use strata_wire::LinkType;
 
-use crate::exporter::{Judgement, JudgementKey, LoggedPacket};
+use super::{Judgement, JudgementKey, LoggedPacket};
 
 /// A copy of a [`LoggedPacket`] and of the decision on it.
 #[derive(Clone, Debug)]

@@ -1,0 +1,200 @@
+//! `strata grep`: packets whose payload, as far as it was kept, has a pattern.
+
+mod pattern;
+mod streams;
+
+use std::borrow::Cow;
+use std::ops::{ControlFlow, Range};
+use std::path::PathBuf;
+
+use anyhow::Result;
+use serde_json::Value;
+use strata_query::PacketRows;
+use strata_terminal::key::KeyArgs;
+use strata_terminal::selection::{KeptArgs, Logs, SpanArgs, report};
+use strata_terminal::text;
+use strata_wire::{PrintableJson, grouped};
+use tracing::info;
+
+use super::{Clock, ClockArgs, Line, Lines, named, one_less};
+use pattern::PatternArgs;
+use streams::Streams;
+
+/// Bytes shown before and after the start of what was found.
+const SHOWN_BEFORE: usize = 16;
+const SHOWN_AFTER: usize = 64;
+
+/// Arguments of `strata grep`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  strata grep log/ 'GET /[^ ]*\\.php'
+  strata grep log/ --literal 'User-Agent: sqlmap' 'tcp port 80'
+  strata grep log/ --hex '16 03 01' --json | jq -r .src
+  strata grep tap1/ tap2/ '(?i)password' --stream
+
+PATTERN is a regular expression for bytes, in the language of Rust's regex crate: '.' is any byte
+but a line feed, '(?i)' ignores case, '(?s)' lets '.' match line feeds too. Only payload is
+searched: the bytes after the headers that `strata read` shows. Payload that was not kept cannot be
+searched; the last line on standard error says of how many packets a part is missing.
+
+A line is that of `strata read`, with the position in the payload (negative if the match begins in
+an earlier packet, with --stream) and the bytes found, with some bytes around them.
+
+Exit status: 0 if everything selected was searched as far as it was kept, whether or not something
+was found; 1 if packets are damaged, or lack the definition of their interface or verdict, or the
+filter can be tested on no interface of the log; 2 if the command line is refused.")]
+pub(crate) struct Args {
+    /// Search the log in this directory. Further logs may follow before the pattern.
+    #[arg(value_name = "LOG")]
+    log: PathBuf,
+
+    #[command(flatten)]
+    pattern: PatternArgs,
+
+    /// Search the payload of each direction of a TCP connection as one text: a match may begin in an
+    /// earlier packet, up to 4 KiB back, if no byte between is missing.
+    #[arg(long)]
+    stream: bool,
+
+    /// Stop after this number of packets.
+    #[arg(short = 'c', long, value_name = "PACKETS", value_parser = clap::value_parser!(u64).range(1..))]
+    count: Option<u64>,
+
+    #[command(flatten)]
+    span: SpanArgs,
+
+    #[command(flatten)]
+    kept: KeptArgs,
+
+    #[command(flatten)]
+    clock: ClockArgs,
+
+    /// Print a JSON object per packet: that of `strata read --json`, with match_at and match.
+    #[arg(long, conflicts_with_all = ["utc", "date"])]
+    json: bool,
+
+    #[command(flatten)]
+    key: KeyArgs,
+
+    /// Search for this pattern, in packets that match this tcpdump filter, which sees only the bytes
+    /// that were kept.
+    #[arg(value_name = "LOG... PATTERN FILTER", required = true)]
+    words: Vec<String>,
+}
+
+/// How much was searched.
+#[derive(Default)]
+struct Searched {
+    packets: u64,
+    /// Those of which a part was not kept.
+    cut: u64,
+    found: u64,
+}
+
+impl Searched {
+    fn say(&self) {
+        let found = text::count_of(self.found, "packet");
+        let of = grouped(self.packets);
+        match self.cut {
+            0 => info!("{found} of {of} found; all payload was kept"),
+            cut => info!(
+                "{found} of {of} found; of {} only a part was kept, and searched",
+                grouped(cut)
+            ),
+        }
+    }
+}
+
+/// A match in a packet.
+struct Found<'a> {
+    /// Where it begins, counted from the start of the packet's payload.
+    at: i64,
+    /// The match, with some bytes around it.
+    shown: Cow<'a, [u8]>,
+}
+
+impl<'a> Found<'a> {
+    /// A match in `searched`, of which the last bytes are the payload, from `payload_at` on.
+    fn of(searched: &'a [u8], payload_at: usize, found: &Range<usize>) -> Self {
+        let from = found.start.saturating_sub(SHOWN_BEFORE);
+        let to = found.start.saturating_add(SHOWN_AFTER).min(searched.len());
+        let signed = |at: usize| i64::try_from(at).expect("a payload is shorter than 2^63 bytes");
+        Self {
+            at: signed(found.start).saturating_sub(signed(payload_at)),
+            shown: Cow::Borrowed(&searched[from..to]),
+        }
+    }
+
+    fn into_owned(self) -> Found<'static> {
+        Found {
+            at: self.at,
+            shown: Cow::Owned(self.shown.into_owned()),
+        }
+    }
+}
+
+pub(crate) fn run(args: &Args) -> Result<()> {
+    let (logs, words) = Logs::open(&args.log, &args.words, &args.key)?;
+    let (pattern, filter) = args.pattern.pattern(words)?;
+    let filter = text::filter(filter)?;
+    let find = logs.find(&args.span, filter.as_ref())?;
+    let clock = Clock::of(&args.clock);
+    let mut lines = Lines::new();
+    let mut rows: Vec<PacketRows> = (0..logs.len()).map(|_| PacketRows::default()).collect();
+    let mut streams = Streams::default();
+    let mut searched = Searched::default();
+    let mut left = args.count;
+    let exported = logs.each(&find, &args.kept.kept(), |log, packet| {
+        let headers = rows[log].headers(packet);
+        let line = Line {
+            packet,
+            headers: &headers,
+        };
+        let payload = payload(&line);
+        searched.packets = searched.packets.saturating_add(1);
+        let is_whole = packet.data.len() as u64 >= u64::from(packet.wire_len);
+        searched.cut = searched.cut.saturating_add(u64::from(!is_whole));
+        let found = match args.stream {
+            true => streams.find(log, packet, &headers, payload, &pattern),
+            false => pattern
+                .find(payload)
+                .map(|found| Found::of(payload, 0, &found.range())),
+        };
+        let Some(found) = found else {
+            return Ok(ControlFlow::Continue(()));
+        };
+        searched.found = searched.found.saturating_add(1);
+        let shown = found.shown.escape_ascii();
+        let log = logs.name(log);
+        if args.json {
+            let mut object = line.json(log);
+            object.insert("match_at".to_owned(), found.at.into());
+            object.insert("match".to_owned(), Value::from(shown.to_string()));
+            let object = serde_json::to_string(&object)?;
+            writeln!(lines.writer(), "{}", PrintableJson(&object))?;
+        } else {
+            let (log, time, at) = (named(log), clock.text(packet), found.at);
+            writeln!(lines.writer(), "{log}{time} {line}  at {at}: \"{shown}\"")?;
+        }
+        Ok(one_less(&mut left))
+    })?;
+    lines.writer().flush()?;
+    match exported.packets {
+        0 => logs.say_span(&find),
+        _ => searched.say(),
+    }
+    report(&exported.damage, exported.left_out)
+}
+
+/// What follows the headers, as far as it was kept, without the padding of a short frame.
+fn payload<'a>(line: &Line<'a>) -> &'a [u8] {
+    let data = line.packet.data;
+    let rest = usize::try_from(line.headers.header_len).ok();
+    let rest = rest.and_then(|start| data.get(start..)).unwrap_or(&[]);
+    let length = line
+        .length()
+        .and_then(|length| usize::try_from(length).ok());
+    // Lengths that contradict each other: all of it.
+    length.map_or(rest, |length| &rest[..length.min(rest.len())])
+}
