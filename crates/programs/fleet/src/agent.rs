@@ -35,11 +35,11 @@ Examples:
   strata agent --policy policies.toml -i eth0 \\
       --destination analyser=udp://192.0.2.10:4740 --identity 4096
 
-The controller (`strata controller`) decides which packets are exported; without one, a file in
-the format of those that `strata controller apply` reads (--policy). Only this command line permits
-destinations (--destination) and interfaces (-i). If the controller cannot be reached, the agent
-continues with the policies that it received last. SIGHUP makes it read the file of --policy again.
-See docs/agents.md.")]
+The controller (`strata controller`) decides which packets are exported. Without a controller, a
+file of policies does (--policy), in the format that `strata controller apply` reads. Only this
+command line permits destinations (--destination) and interfaces (-i). If the controller cannot be
+reached, the agent continues with the policies that it received last. SIGHUP makes the agent read
+the file of --policy again. See docs/agents.md.")]
 #[command(group = clap::ArgGroup::new("source").required(true))]
 pub(crate) struct Args {
     /// Follow the controller on this host: TCP port 4741 or the one given.
@@ -47,7 +47,7 @@ pub(crate) struct Args {
     controller: Option<String>,
 
     /// Enrol with this copy of the controller's enrol.token, readable by its owner only. Needed
-    /// once.
+    /// only to enrol.
     #[arg(long, value_name = "FILE", conflicts_with = "policy")]
     token_file: Option<PathBuf>,
 
@@ -55,31 +55,33 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE", group = "source")]
     policy: Option<PathBuf>,
 
-    /// With --policy, give the first interface this identity, and the others the numbers after it.
+    /// With --policy, give the first interface this identity, and the others the numbers that
+    /// follow.
     #[arg(long, value_name = "N", requires = "policy",
         value_parser = clap::value_parser!(u32).range(1..=i64::from(strata_agent::IDENTITY_MAX)))]
     identity: Option<u32>,
 
-    /// Keep the certificate and the assignment in this directory, created if missing.
+    /// Keep the certificate and the assigned policies in this directory, created if missing.
     #[arg(long, value_name = "DIR", default_value = "/var/lib/strata/agent")]
     state: PathBuf,
 
-    /// Permit the capture of interfaces with this name, with * and ?, as in 'tap*'; may be given
-    /// several times. Interfaces that appear later are picked up.
+    /// Permit the capture of interfaces with this name, in which * and ? are wildcards, as in
+    /// 'tap*'; may be given several times. Interfaces that appear later are captured too.
     #[arg(short = 'i', long = "interface", value_name = "NAME", required = true)]
     interface: Vec<String>,
 
     /// Export a packet that crosses a bridge from each captured interface that it passes. By
-    /// default, only from the interface where it enters, if the same policies apply to both ports.
+    /// default, it is exported only from the interface where it enters, if the same policies apply
+    /// to both ports.
     #[arg(long)]
     all_copies: bool,
 
-    /// Use one ring per interface (each), or one for all interfaces together (one). By default, one
-    /// with 128 interfaces or more; without permission to use eBPF, each.
+    /// Use one ring per interface (each), or one ring for all interfaces (one). By default, one
+    /// ring for 128 interfaces or more if eBPF is permitted, else one per interface.
     #[arg(long, value_enum, value_name = "WHICH", default_value_t = RingsArg::Auto)]
     rings: RingsArg,
 
-    /// Permit sending to this destination, by the name that policies use: udp://HOST:PORT or
+    /// Permit sending to this destination, under the name that policies use: udp://HOST:PORT or
     /// vxlan://HOST; may be given several times.
     #[arg(long = "destination", value_name = "NAME=URL", required = true)]
     to: Vec<String>,
@@ -89,21 +91,21 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE")]
     key_file: Option<PathBuf>,
 
-    /// Give this host a label, by which policies select it; may be given several times.
+    /// Give this host a label, by which policies can select it; may be given several times.
     #[arg(long = "host-label", value_name = "KEY=VALUE")]
     label: Vec<String>,
 
-    /// Name this host. By default its host name.
+    /// Set the name of the agent. By default, the host name.
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
 
-    /// Limit the CPU use of the recording, as in 10%; 100% is one core. When CPUs are short for
-    /// other work on this host, such as forwarding, the recording uses less: it first copies
+    /// Limit the CPU use of the recording, as in 10%; 100% is one core. When other work on this
+    /// host, such as forwarding, is short of CPU time, the recording uses less: it first copies
     /// headers only, then captures fewer flows.
     #[arg(long, value_name = "PERCENT", value_parser = cpu)]
     cpu: Option<String>,
 
-    /// Use at most this much memory for the recording's flow tables, as in 64MB.
+    /// Use at most this much memory for the recording's flow tables, as in 64MB; at least 512KiB.
     #[arg(long, value_name = "SIZE", value_parser = memory)]
     memory: Option<String>,
 

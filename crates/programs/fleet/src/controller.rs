@@ -76,10 +76,10 @@ enum Command {
         #[command(flatten)]
         logging: LoggingArgs,
     },
-    /// Apply the policies of a directory: of all its .toml files, or none if one of the files is
-    /// wrong. Policies that are in none of these files are removed.
+    /// Apply the policies in all .toml files of a directory, or none if a file has an error. All
+    /// other policies are removed.
     Apply {
-        /// Apply the .toml files in this directory.
+        /// The directory with the .toml files.
         dir: PathBuf,
 
         /// Show the changes without making them.

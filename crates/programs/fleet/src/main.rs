@@ -20,7 +20,7 @@ use strata_terminal::program::{self, Program};
 enum Command {
     /// Capture this host's interfaces and export packets, as a controller or a file directs.
     Agent(Box<agent::Args>),
-    /// Steer agents of many hosts: policies by selector, identities, certificates.
+    /// Direct the agents of many hosts: policies by selector, identities, certificates.
     Controller(controller::Args),
 }
 

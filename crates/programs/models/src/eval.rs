@@ -27,20 +27,20 @@ use strata_training::labelled::{
 Example:
   strata eval -m model.json -r test.pcap --labels labels.csv --report report.html")]
 pub(crate) struct Args {
-    /// Use this model file; without it, the built-in model.
+    /// Evaluate the model in this file; by default, the built-in model.
     #[arg(short = 'm', long = "model", value_name = "FILE")]
     model: Option<PathBuf>,
 
     #[command(flatten)]
     labelled: LabelledArgs,
 
-    /// Replace the model's sketch window with this many ms, to see how accurate the sketches are when
-    /// a window holds more flows, or fewer.
+    /// Replace the model's sketch window by this many ms, to see how accurate the sketches are with
+    /// more or fewer flows in a window.
     #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..=WINDOW_MS_MAX))]
     window_ms: Option<u64>,
 
-    /// Give the flow table this much memory: a recording starts with 128MiB, and the default is the
-    /// size that models are trained with.
+    /// Give the flow table this much memory. The default is the size that models are trained with;
+    /// the table of a recording starts with at most 128MiB.
     #[arg(long, value_name = "SIZE", default_value = "8MiB")]
     memory: String,
 
@@ -48,7 +48,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
 
-    /// Write the data plane's decision on each packet to this Parquet file.
+    /// Write the decision on each packet to this Parquet file.
     #[arg(long, value_name = "FILE")]
     decisions: Option<PathBuf>,
 }

@@ -36,12 +36,13 @@ pub(crate) struct Args {
     #[arg(short = 'o', long = "output", value_name = "FILE", default_value = "-")]
     output: PathBuf,
 
-    /// Set the sketches' window, in ms; any model trained on these features includes it. By default
-    /// the window of the built-in model.
+    /// Set the window of the sketches, in ms; models trained on these features use the same window.
+    /// By default, that of the built-in model.
     #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..=WINDOW_MS_MAX))]
     window_ms: Option<u64>,
 
-    /// Compute averages as a programmable switch does, within this relative error, such as 0.01.
+    /// Compute averages as a programmable switch does, within this relative error, from 0.0001 to
+    /// 0.5.
     #[arg(long, value_name = "DELTA")]
     switch: Option<f64>,
 

@@ -23,10 +23,10 @@ Examples:
   strata learn log/ --labels /var/log/suricata/eve.json -o new.json
   strata learn -r monday.pcap -r tuesday.pcap -o model.json
 
-Reports what the model learnt, and whether the traffic was sufficient. Exit status: 0 if it was,
-3 if there was too little or it changed too much (the model is written anyway), 1 if there is no
-model. With --labels, the model learns only from traffic that the labels call benign: from no flow
-that has an IDS alert or is close to one.
+Prints a summary of the learnt traffic, and whether it was sufficient. Exit status: 0 if it was, 3
+if there was too little traffic or it changed too much (the model is written anyway), 1 if no model
+is written. With --labels, the model learns only from benign packets; if the labels are IDS alerts,
+from those that are not near an alert.
 
 Needs the Python package, which `make python` installs.")]
 pub(crate) struct Args {
@@ -34,7 +34,7 @@ pub(crate) struct Args {
     #[arg(value_name = "LOG")]
     inputs: Vec<PathBuf>,
 
-    /// Learn from this capture file or log; may be given more than once.
+    /// Learn from this capture file or log; may be given several times.
     #[arg(
         short = 'r',
         long = "read",
@@ -43,7 +43,7 @@ pub(crate) struct Args {
     )]
     read: Vec<PathBuf>,
 
-    /// Learn from this interface: headers of its packets are first recorded to a temporary log.
+    /// Learn from this interface: its packet headers are first recorded to a temporary log.
     #[arg(short = 'i', long, value_name = "NAME", conflicts_with_all = ["inputs", "read"])]
     interface: Option<String>,
 
@@ -64,16 +64,16 @@ pub(crate) struct Args {
     #[arg(short = 'o', long, value_name = "FILE")]
     output: PathBuf,
 
-    /// Keep half of the trees of this model, trained on labels, next to the learnt ones; by
-    /// default, half of the trees of the built-in model. The score is the mean of both.
+    /// Combine 4 learnt trees with 4 trees of this model, which was trained on labels; by default,
+    /// of the built-in model. The score is the mean of all 8.
     #[arg(short = 'm', long = "model", value_name = "FILE")]
     model: Option<PathBuf>,
 
-    /// Use learnt trees only.
+    /// Use only learnt trees.
     #[arg(long, conflicts_with = "model")]
     alone: bool,
 
-    /// Call at most this share of ordinary payload unusual.
+    /// Set the threshold of the score: at most this share of ordinary payload is called unusual.
     #[arg(long, value_name = "SHARE", value_parser = share, default_value_t = 0.01)]
     alarm: f64,
 

@@ -24,13 +24,13 @@ Examples:
   strata train log/ --labels /var/log/suricata/eve.json -o model.json
 
 Prints the labels by class; the recall, precision and F1 of each source, on flows that the forests
-have not seen; and a verdict. Exit status: 0 if the model meets its targets and is useful, 3 if
-not (it is written anyway), 1 if there is no model.
+have not seen; and a verdict. Exit status: 0 if the model meets its targets and is useful, 3 if not
+(the model is written anyway), 1 if no model is written.
 
 Needs the Python package, which `make python` installs.")]
 pub(crate) struct TrainArgs {
-    /// Train on these files written by `strata features -o FILE.parquet`; or, with --labels, on
-    /// captures and logs.
+    /// Train on these files that `strata features -o FILE.parquet` has written; or, with --labels,
+    /// on captures and logs.
     #[arg(value_name = "INPUT", required = true)]
     inputs: Vec<PathBuf>,
 
@@ -41,8 +41,8 @@ pub(crate) struct TrainArgs {
     #[arg(short = 'o', long, value_name = "FILE")]
     output: PathBuf,
 
-    /// Write an HTML page on how packets of unseen flows are classified, and its figures as JSON
-    /// next to it.
+    /// Write an HTML page about the classification of unseen flows to this file, and its figures as
+    /// JSON next to it.
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
 
@@ -59,7 +59,7 @@ pub(crate) struct TrainArgs {
     features: Option<String>,
 
     /// Set the number of trees and of leaves per tree, such as 8x64; if given several times, the
-    /// best is chosen.
+    /// best is chosen. By default, the better of 8x64 and 16x64.
     #[arg(long, value_name = "TREESxLEAVES", value_parser = shape)]
     shape: Vec<String>,
 
@@ -67,45 +67,48 @@ pub(crate) struct TrainArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     depth: Vec<u32>,
 
-    /// Drop features without which unseen flows are classified no worse.
+    /// Drop features if unseen flows are classified no worse without them.
     #[arg(long)]
     choose_features: bool,
 
-    /// Require this many packets per leaf.
+    /// Require at least this many packets per leaf.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     min_leaf: u32,
 
-    /// Count an attack packet this many times.
+    /// Multiply the weight of attack packets by this factor.
     #[arg(long, value_name = "N", default_value_t = 1.0, value_parser = positive)]
     attack_weight: f64,
 
-    /// Count a packet of a class this many times.
+    /// Multiply the weight of packets of a class by this factor, as in scan=2; may be given several
+    /// times.
     #[arg(long, value_name = "CLASS=N", value_parser = class_weight)]
     class_weight: Vec<String>,
 
-    /// Give small sources (the labels' source column) more weight, closer to that of large ones.
+    /// Weight each source (the labels' source column) by the square root of its number of packets,
+    /// and give attacks and benign traffic the same total weight.
     #[arg(long)]
     even_sources: bool,
 
-    /// Count benign packets by their payload; use it where the cost of keeping a packet is its
-    /// bytes.
+    /// Weight benign packets by their payload, and sources as with --even-sources. Use it if the
+    /// cost of keeping a packet is its number of bytes.
     #[arg(long)]
     by_bytes: bool,
 
-    /// Set the cost of a missed attack packet.
+    /// Set the cost of a missed attack packet. If it equals --false-alarm-cost, the threshold with
+    /// the best F1 is chosen.
     #[arg(long, value_name = "N", default_value_t = 1.0, value_parser = positive)]
     miss_cost: f64,
 
-    /// Set the cost of a false alarm.
+    /// Set the cost of a false alarm, a benign packet that is called an attack.
     #[arg(long, value_name = "N", default_value_t = 1.0, value_parser = positive)]
     false_alarm_cost: f64,
 
-    /// Catch at least this share of the attack packets of each source, such as 0.95, by a lower
-    /// bound that holds for unseen flows, if there are enough flows to show it.
+    /// Catch at least this share of the attack packets of each source, such as 0.95. Where a source
+    /// has enough flows, a lower bound for unseen flows meets this share.
     #[arg(long, visible_alias = "recall", value_name = "SHARE", value_parser = share, group = "point")]
     target_recall: Option<f64>,
 
-    /// Keep at most this share of bytes whole, such as 0.1.
+    /// Keep at most this share of all bytes whole, such as 0.1.
     #[arg(long, value_name = "SHARE", value_parser = share, group = "point")]
     max_kept_whole: Option<f64>,
 
@@ -122,7 +125,8 @@ pub(crate) struct TrainArgs {
     #[arg(long, value_name = "SHARE", value_parser = share)]
     min_f1: Option<f64>,
 
-    /// Set the confidence with which a recall or a share of bytes has to be met on other flows.
+    /// Set the confidence of the bounds on recall and on the share of bytes kept whole, for other
+    /// flows.
     #[arg(long, value_name = "SHARE", value_parser = share, default_value_t = 0.95)]
     confidence: f64,
 
@@ -146,10 +150,10 @@ pub(crate) struct TrainArgs {
 /// Arguments of `strata compare`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-FOLDER holds a folder per capture with trace.pcap and labels.csv. X-train and X-test belong
-together; any other capture with benign and attack packets is split: the first half of each
-source's flows to train on, the others to test; a capture with attacks only is classified by the
-model of the first pair.
+FOLDER has a folder for each capture, with trace.pcap and labels.csv. The folders X-train and X-test
+belong together. Any other capture with benign and attack packets is split: the first half of each
+source's flows is for training, the other half for testing. A capture with attacks only is
+classified by the model of the first pair.
 
 Needs the Python package, which `make python` installs.")]
 pub(crate) struct CompareArgs {
@@ -165,11 +169,12 @@ pub(crate) struct CompareArgs {
     #[arg(long, value_name = "FACTOR", default_value_t = 1000.0, value_parser = positive)]
     time_compression: f64,
 
-    /// Set the sketches' window, in ms.
+    /// Set the window of the sketches, in ms.
     #[arg(long, value_name = "MS", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..))]
     window_ms: u32,
 
-    /// Compare these presets only, separated by commas.
+    /// Compare only these presets, separated by commas: titanlog-paper, titanlog-p4,
+    /// netbeacon-like, strata, exact.
     #[arg(long, value_name = "LIST")]
     presets: Option<String>,
 

@@ -31,22 +31,22 @@ Examples:
   strata stream append streams/ events --framed < records.bin
   dmesg --follow | strata stream append localhost:4793/kernel     to a server (strata stream serve)
 
-A line is a record, without its newline; with --framed, a record follows its length in 4 bytes
-(little-endian). Records have at most 1 MiB (less if the stream's pages are smaller): longer lines
-are skipped and counted, and the exit status is then 1.
+Each line is a record, without its newline; with --framed, each record follows its length in 4
+bytes (little-endian). Records have at most 1 MiB (less if the stream's pages are smaller): longer
+lines are skipped and counted, and the exit status is then 1.
 
 Readers see a record at most 0.1 s after it arrived; after 1 s it survives a loss of power. If this
 process is killed, records that readers can see are kept. At the end of the input, and on Ctrl-C,
-everything is synced, including a last line without a newline.
+all records are synced, including a last line without a newline.
 
-Records on their way to a stripe (strata stream create --stripe) that fails are lost, and
-reported; the exit status is then 1, and all other records are in the stream.
+If a stripe (strata stream create --stripe) fails, the records on their way to it are lost and
+counted, and the exit status is then 1; all other records are in the stream.
 
 Only one process at a time can append to a stream: give each producer its own stream.")]
 pub(super) struct Args {
     #[command(flatten)]
     place: PlaceArgs,
-    /// Append lines; the default.
+    /// Append each line as a record; this is the default.
     #[arg(long, conflicts_with = "framed")]
     lines: bool,
     /// Append records that follow their lengths: 4 bytes each, little-endian.

@@ -52,9 +52,9 @@ enum Command {
     Create(manage::CreateArgs),
     /// Append records from standard input to a stream.
     Append(append::Args),
-    /// Print records of a stream: the last ones, or those from a cursor or a time on.
+    /// Print records of a stream: the last ones, or those after a cursor or since a time.
     Tail(tail::Args),
-    /// Let others append to and read the streams of a directory, over TCP.
+    /// Serve the streams of a directory over TCP: clients append to them and read them.
     Serve(Box<serve::Args>),
     /// List the streams of a directory: sizes, rates, consumers and their lag.
     List(manage::ListArgs),

@@ -40,37 +40,37 @@ limit overwrites its own oldest page. Names have 1 to 64 letters, digits, '.', '
 
 With --stripe, the pages of all streams of the directory go in turn to the directory itself, to
 directories on other disks, and to whole disks, partitions or volumes, which must be empty unless
---overwrite is given. A disk that is full, fails or is unmounted costs the records on it: readers
-count them as missing, and new ones go to the other disks until it is back. The directory itself,
-which has the positions of all pages, must stay. A stripe HOST:PORT/NAME is at a server (strata
-stream serve --offer-stripe NAME=DIR). From now on, the server is contacted with the certificate
-given here: the certificate's files must stay in place.")]
+--overwrite is given. If a disk is full, fails or is unmounted, readers count its records as
+missing, and new records go to the other disks until it is back. The directory itself has the
+positions of all pages: without it, no record can be read. A stripe HOST:PORT/NAME is at a server
+(strata stream serve --offer-stripe NAME=DIR). From now on, commands use the certificate given here
+for that server: leave the certificate's files in place.")]
 pub(super) struct CreateArgs {
     /// The directory of streams, created if missing.
     dir: PathBuf,
-    /// The name.
+    /// The name of the new stream.
     name: String,
-    /// Keep at most this size, or records up to this age, or, with a comma, both: 10GB, 7d,
-    /// 10GB,7d. Whole pages are deleted: by age, once the next page is that old too, while a
-    /// process appends [default: 10GB]
+    /// Keep at most this size, records up to this age, or, with a comma, both: 10GB, 7d, 10GB,7d.
+    /// Only whole pages are deleted: by age, once the next page is too old as well, while a process
+    /// appends [default: 10GB]
     #[arg(long, value_name = "SIZE|AGE", value_delimiter = ',')]
     retain: Vec<String>,
-    /// Set the sizes of page directory, page tables and data pages, for a new directory.
+    /// Set the sizes of the page directory, the page tables and the data pages of a new directory.
     #[arg(long, value_name = "SIZES", default_value = "4KiB-4KiB-4MiB")]
     pages: String,
-    /// Spread pages over this too: a directory on another disk, created if missing, a block device
-    /// without a file system, or a stripe that a server offers. May be given several times, and for
-    /// an existing directory of streams too.
+    /// Spread pages over this stripe too: a directory on another disk, created if missing, a block
+    /// device without a file system, or a stripe that a server offers. May be given several times,
+    /// up to 15 stripes per directory, and for an existing directory of streams too.
     #[arg(long, value_name = "DIR|DEVICE|HOST:PORT/NAME")]
     stripe: Vec<PathBuf>,
-    /// Make a block device a stripe although it holds other data, which is lost.
+    /// Use a block device as a stripe even if it holds other data, which is lost.
     #[arg(long = "overwrite")]
     format: bool,
     #[command(flatten)]
     server: ServerArgs,
-    /// Set how records are stored: sealed, each with its number and a keyed tag, or linked, as
-    /// a switch writes them (docs/formats/stream.md): without a tag, so that damage within a linked record's
-    /// bytes is not noticed.
+    /// Set the form of records: sealed, each with its number and a keyed tag; or linked, as a
+    /// network switch can write them (docs/formats/stream.md), without a tag, so that damage within
+    /// the bytes of a record is not noticed.
     #[arg(long = "record-form", value_name = "FORM", default_value = "sealed", value_parser = ["sealed", "linked"])]
     records: String,
 }
@@ -78,7 +78,7 @@ pub(super) struct CreateArgs {
 /// Arguments of `strata stream list`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Rates are averages of about the last minute, as last reported by the process that appends. The
+Rates are averages over about the last minute, as last reported by the process that appends. The
 lag of a consumer (tail --cursor @NAME) is the number of records that it has not read; records that
 were missing, or deleted before it could read them, are counted since its cursor was first saved.")]
 pub(super) struct ListArgs {
@@ -92,8 +92,8 @@ pub(super) struct ListArgs {
 /// Arguments of `strata stream check`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Exit status: 1 if records are missing or anything is damaged. Records that were deleted because
-of --retain do not count as missing.")]
+Exit status: 1 if records are missing or a file is damaged. Records that were deleted because of
+--retain do not count as missing.")]
 pub(super) struct CheckArgs {
     /// The directory of streams.
     dir: PathBuf,

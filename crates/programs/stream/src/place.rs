@@ -13,10 +13,10 @@ use super::name;
 /// The stream that a command is for.
 #[derive(Debug, clap::Args)]
 pub(super) struct PlaceArgs {
-    /// The directory of streams; or HOST:PORT/NAME, a stream at `strata stream serve`.
+    /// The directory of streams; or HOST:PORT/NAME, a stream of a server (`strata stream serve`).
     #[arg(value_name = "DIR")]
     dir: PathBuf,
-    /// The stream.
+    /// The name of the stream in the directory.
     name: Option<String>,
 
     #[command(flatten)]
@@ -26,7 +26,7 @@ pub(super) struct PlaceArgs {
 /// How to connect to a server.
 #[derive(Debug, clap::Args)]
 pub(super) struct ServerArgs {
-    /// Show a server this certificate (PEM).
+    /// Present this certificate (PEM) to the server.
     #[arg(long, value_name = "FILE", requires_all = ["tls_key", "tls_ca"])]
     tls_cert: Option<PathBuf>,
 
@@ -34,7 +34,7 @@ pub(super) struct ServerArgs {
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     tls_key: Option<PathBuf>,
 
-    /// Accept a server's certificate from these authorities (PEM).
+    /// Accept only a server certificate from the authorities in this file (PEM).
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     tls_ca: Option<PathBuf>,
 

@@ -24,25 +24,25 @@ Examples:
   strata stream tail 192.0.2.10:4793/events -f --tls-cert c.crt --tls-key c.key --tls-ca ca.crt
   strata stream serve --offer-stripe disk1=/disk1/stripe    for another machine's streams
 
-Without --listen, only this machine reaches the server. On another address, clients need a
+Without --listen, only this machine can reach the server. On another address, clients need a
 certificate from the authorities of --tls-ca; each such client may append to and read every stream
-in the directory. Streams are created here (`strata stream create`). At most 64 clients are served
-at a time; one that does not read its answers is disconnected after 30 s.
+in the directory. Create streams on this machine (`strata stream create`). At most 64 clients are
+served at a time; a client that does not read its answers is disconnected after 30 s.
 
-With --offer-stripe, directories here hold pages of streams of other machines (strata stream
-create --stripe HOST:PORT/NAME); each is for the streams of one directory. Any client with a
-certificate may write and read these pages.")]
+With --offer-stripe, directories of this machine hold pages of streams of other machines (strata
+stream create --stripe HOST:PORT/NAME); each stripe is for the streams of one directory. Any client
+with a certificate may write and read these pages.")]
 pub(super) struct Args {
-    /// The directory of streams; without it, there are stripes only.
+    /// The directory of streams. Without it, only stripes are served.
     #[arg(required_unless_present = "stripe")]
     dir: Option<PathBuf>,
 
-    /// Offer this directory as a stripe for the streams of another machine, under a name; created
-    /// if missing. May be given several times.
+    /// Offer this directory, created if missing, as a stripe under this name, for the streams of
+    /// another machine. May be given several times.
     #[arg(long = "offer-stripe", value_name = "NAME=DIR")]
     stripe: Vec<String>,
 
-    /// Limit each of these stripes to this much space.
+    /// Limit each offered stripe to this size.
     #[arg(long, value_name = "SIZE", default_value = "100GB", requires = "stripe", value_parser = text::bytes)]
     stripe_max: u64,
 
@@ -51,7 +51,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "ADDR[:PORT]", default_value = "127.0.0.1:4793")]
     listen: String,
 
-    /// Show clients this certificate (PEM): they must then use TLS and show one too.
+    /// Present this certificate (PEM) to clients, which must then use TLS and present one too.
     #[arg(long, value_name = "FILE", requires_all = ["tls_key", "tls_ca"])]
     tls_cert: Option<PathBuf>,
 
@@ -59,11 +59,11 @@ pub(super) struct Args {
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     tls_key: Option<PathBuf>,
 
-    /// Accept certificates of clients from these authorities (PEM).
+    /// Accept only client certificates from the authorities in this file (PEM).
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     tls_ca: Option<PathBuf>,
 
-    /// Let any client append and read.
+    /// Let any client append and read, without authentication or encryption.
     #[arg(long, conflicts_with = "tls_cert")]
     insecure: bool,
 

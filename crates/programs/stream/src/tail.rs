@@ -43,29 +43,29 @@ Examples:
   strata stream tail streams/ kernel --since 13:05 --json
   strata stream tail localhost:4793/kernel -f             of a server (strata stream serve)
 
-A cursor is a place between two records, such as 17.40960: --json prints with each record the
-cursor after it. A cursor stays valid when the stream is appended to, when its old records are
-deleted and after a crash; 0.0 is the oldest record. A name with an @ is a cursor that is kept in
-the directory: it begins at the oldest record, and is saved every second and at the end. If this
-process is killed, the records of the last second are printed again.
+A cursor is a position between two records, such as 17.40960: --json prints with each record the
+cursor after it. A cursor stays valid when records are appended, when old records are deleted and
+after a crash; 0.0 is the oldest record. @NAME is a cursor that is kept in the directory: it begins
+at the oldest record, and is saved every second and at the end. If this process is killed, the next
+one with this name prints the records of the last second again.
 
-Records are printed as lines, as they are; in a terminal, control characters are escaped. With
---json, an object per line: cursor, seq (the record's number), time, and text, or hex if it is
-not UTF-8; decoded has the contents of records that Strata wrote with --to-stream (grouped packet
-vectors, entries of telemetry lists, packets of a relay), as a terminal shows them. The number of
-records that are missing, or were deleted before they were read, goes to standard error; a cursor
-such as 17.40960 shows only that records were deleted, not how many.")]
+Records are printed unchanged, one per line; on a terminal, control characters are escaped. With
+--json, an object per line: cursor, seq (the record's number), time_ns, and text, or hex if it is
+not UTF-8. decoded has the contents of records that Strata wrote with --to-stream (grouped packet
+vectors, entries of telemetry lists, packets of a relay); a terminal shows these contents too. The
+numbers of records that are missing, or were deleted before they were read, go to standard error;
+after a cursor such as 17.40960, the number of deleted records is unknown.")]
 pub(super) struct Args {
     #[command(flatten)]
     pub(super) place: PlaceArgs,
-    /// Begin at this cursor: PAGE.OFFSET, or @NAME.
+    /// Begin at this cursor: PAGE.OFFSET, or @NAME, which a server does not keep.
     #[arg(long, value_name = "C", conflicts_with = "since")]
     pub(super) cursor: Option<String>,
-    /// Begin with the records since this time: 13:05, 2026-01-31T13:05:00Z, seconds since 1970.
+    /// Begin with the records since this time: 13:05, 2026-01-31T13:05:00Z, or seconds since 1970.
     #[arg(long, value_name = "T")]
     pub(super) since: Option<String>,
-    /// Print at most this many records: the last ones, or with --cursor or --since, the first ones.
-    /// With --follow, begin with this many of the last records.
+    /// Print at most this many records: with --cursor or --since, the first ones; else the last
+    /// ones, 10 by default, after which --follow continues with new ones.
     #[arg(short = 'n', long, value_name = "N", value_parser = text::number)]
     pub(super) records: Option<u64>,
     /// Continue with new records as they arrive, until Ctrl-C.

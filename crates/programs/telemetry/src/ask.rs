@@ -39,19 +39,19 @@ node (node 7), a queue (node 7 port 3 queue 1), a flow at a node (node 7 10.0.0.
 #[derive(Debug, clap::Args)]
 #[command(after_help = format!("{KEYS}
 
-Exit status: 1 if nothing is known of the key."))]
+Exit status: 1 if the store has neither a value nor a count of the key."))]
 pub(super) struct GetArgs {
-    /// The store.
+    /// The directory of the store.
     store: PathBuf,
-    /// The key, in one word or several.
+    /// The key, as one argument or several.
     #[arg(required = true)]
     key: Vec<String>,
-    /// Read this many copies of the value: as many as its reports asked for, if you know that. The
-    /// default finds the value in any case.
+    /// Read this many copies of the value: the number that its reports requested, if you know it.
+    /// The default finds the value in any case.
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u8).range(1..=4))]
     redundancy: u8,
-    /// Answer only if this many copies agree; with fewer than two, the value may, rarely, be
-    /// another key's.
+    /// Answer only if at least this many copies agree. With 1, the value may, rarely, be that of
+    /// another key.
     #[arg(long, value_name = "K", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=4))]
     agree: u8,
     /// Print JSON.
@@ -66,14 +66,15 @@ Entries of `congestion` and `drops`, from the built-in INT table, name a node, i
 queue. Entries of `anomalies` and `losses`, from recordings (`strata record --report-to`), and of
 lists that a watch fills, name a flow. Entries of all other lists are shown as bytes.")]
 pub(super) struct ListArgs {
-    /// The store.
+    /// The directory of the store.
     store: PathBuf,
-    /// The list: its name or its number.
+    /// The name or the number of the list.
     name: Option<String>,
     /// Continue with new entries as they arrive, until Ctrl-C.
     #[arg(short, long, requires = "name")]
     follow: bool,
-    /// Begin with this many of the last entries; with --follow, 0 prints new ones only.
+    /// Begin with this many of the last entries, instead of all; with --follow, 0 prints new
+    /// entries only.
     #[arg(short = 'n', long, value_name = "N", requires = "name", value_parser = text::number)]
     last: Option<u64>,
     /// Print JSON, an object per line.
@@ -84,17 +85,17 @@ pub(super) struct ListArgs {
 /// Arguments of `strata telemetry top`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Counters have no keys: the collector keeps the keys with the largest counts, 512 at least (of a
-store with G generations, 512 / G of each). If other keys were reported, the last line gives the
-count below which keys may be missing.
+Counters have no keys: the collector keeps the keys with the largest counts, at least 512 (with G
+generations, at least 512 / G of each). If other keys were reported, the last line gives the count
+below which keys may be missing.
 
-A count is never too small; `strata telemetry get` says by how much it may be too large.
+A count is never too small; `strata telemetry get` shows by how much it may be too large.
 
-With several collectors, each has only its own keys: query each.")]
+With several collectors, each has only its own keys: query all of them.")]
 pub(super) struct TopArgs {
-    /// The store.
+    /// The directory of the store.
     store: PathBuf,
-    /// Show this many.
+    /// Show this many keys.
     #[arg(short = 'n', long, value_name = "N", default_value_t = 20, value_parser = bounded::count::<1, 1024>)]
     number: usize,
     /// Print JSON.
@@ -105,12 +106,12 @@ pub(super) struct TopArgs {
 /// Arguments of `strata telemetry status`.
 #[derive(Debug, clap::Args)]
 pub(super) struct StatusArgs {
-    /// The store.
+    /// The directory of the store.
     store: PathBuf,
     /// Print JSON: all counters, also by reporter.
     #[arg(long)]
     json: bool,
-    /// Print metrics in the text format of Prometheus: for the textfile collector of its node
+    /// Print metrics in the text format of Prometheus, for the textfile collector of its node
     /// exporter.
     #[arg(long, conflicts_with = "json")]
     metrics: bool,

@@ -28,9 +28,9 @@ Examples:
 
 The translator (`strata telemetry run --collector`) receives reports and writes this memory by
 RDMA (RoCEv2): no report is parsed here. The store is created with the options of the first
-translator (--store-memory, --lists and so on), and belongs to one translator at a time. Queries
-go to this machine, even while the store is written: `strata telemetry get`, `list`, `path`,
-`top`. With several collectors, each has only its share of the keys and lists.
+translator (--store-memory, --lists and so on), and belongs to one translator at a time. Query it
+on this machine, even while it is written: `strata telemetry get`, `list`, `path`, `top`. With
+several collectors, each has only its share of the keys and lists.
 
 Both ends prove that they know the secret of --secret-file (`umask 077; openssl rand -hex 32
 >telemetry.secret`). Reports are not encrypted: use a network that you trust.")]
@@ -45,20 +45,20 @@ pub(super) struct Args {
     listen: String,
 
     /// Require translators to prove that they know the secret in this file, and prove to them that
-    /// the collector knows it. The file has at least 16 bytes, and is readable by its owner only.
+    /// the collector knows it. The file must have at least 16 bytes, and be readable by its owner
+    /// only.
     #[arg(long, value_name = "FILE")]
     secret_file: Option<PathBuf>,
 
-    /// Let any client write to the store.
+    /// Let any client write to the store, without authentication.
     #[arg(long, conflicts_with = "secret_file")]
     insecure: bool,
 
-    /// Limit the memory that a translator may use to this size.
+    /// Let a translator use at most this much memory, 1MiB to 64GiB.
     #[arg(long = "store-memory", value_name = "SIZE", default_value = "1GiB")]
     memory: String,
 
-    /// Set all counters to 0 at this interval, as in 90s, 10m or 1h, so that they count from then
-    /// on. By default they only grow.
+    /// Set all counters to 0 at this interval, as in 90s, 10m or 1h. By default they only grow.
     #[arg(long, value_name = "TIME", value_parser = text::duration_ns)]
     reset_counters: Option<u64>,
 

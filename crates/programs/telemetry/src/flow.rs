@@ -17,20 +17,22 @@ use super::ask::{json_of, of, parse_key};
 /// Arguments of `strata telemetry path`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-A flow has a direction: 10.0.0.1:1024 > 10.0.0.2:80 tcp. Quote it, or write - for >. Paths of other
-keys are queried by these keys (`strata telemetry get --help`).
+A flow has a direction: 10.0.0.1:1024 > 10.0.0.2:80 tcp. Quote it, or write - for >. For a path that
+was reported for another key, give that key (`strata telemetry get --help`).
 
-Hops are known if they sent postcards of the flow; latencies if they sent them with Key-Write for
-the key `node N FLOW`, as the built-in table of INT does. Latencies are the latest, in the unit of
-the nodes, usually ns.
+A hop is known if it sent a postcard of the flow. Its latency is known if it sent that by Key-Write
+with the key `node N FLOW`, as the built-in INT table does. Latencies are the latest ones, in the
+unit of the nodes, usually ns.
 
-A sum is given only if the path is whole. Otherwise the lines below say what may be missing.
+The sum of the latencies is given only if the path is whole (all hops of one packet) and each hop
+has a latency. Otherwise, the sum is a lower bound (`at least`) or missing, and the lines below the
+hops give the reasons.
 
 Exit status: 1 if the path is not known.")]
 pub(super) struct PathArgs {
-    /// The store.
+    /// The directory of the store.
     store: PathBuf,
-    /// The flow, in one word or several.
+    /// The flow, as one argument or several.
     #[arg(required = true)]
     flow: Vec<String>,
     /// Print JSON.
@@ -41,23 +43,24 @@ pub(super) struct PathArgs {
 /// Arguments of `strata telemetry flows`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Events of `congestion` and `drops` name a node, its port and its queue; the value is the occupancy
-of the queue or the latency, or for drops the reason. Nodes are numbers or IPv4 addresses.
+Events of `congestion` and `drops` name a node, its port and its queue. Their value is the occupancy
+of the queue or the latency; for drops, the reason. Nodes are numbers or IPv4 addresses.
 
-Lists are rings: when an event is overwritten, its flow may be missing. The last line gives the
-number of overwritten events, and of all others that the table does not include.")]
+Lists are rings: once an event is overwritten, its flow may be missing. The last line counts the
+overwritten events, and all others that are not in the table.")]
 pub(super) struct FlowsArgs {
-    /// The store.
+    /// The directory of the store.
     store: PathBuf,
-    /// Only events of this list: its name or its number. By default of all lists of events.
+    /// Use only events of this list: its name or its number. By default, those of all lists of
+    /// events.
     name: Option<String>,
-    /// Only events at this node.
+    /// Use only events at this node.
     #[arg(long, value_name = "NODE")]
     node: Option<NodeId>,
-    /// Only events at this port.
+    /// Use only events at this port.
     #[arg(long, value_name = "PORT")]
     port: Option<u32>,
-    /// Only events at this queue.
+    /// Use only events at this queue.
     #[arg(long, value_name = "QUEUE")]
     queue: Option<u8>,
     /// Show this many flows, those with the most events.

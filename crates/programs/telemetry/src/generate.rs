@@ -26,9 +26,9 @@ const KEYS_MAX: u64 = 1 << 22;
 Profiles:
   mix            key-write, key-increment, append and postcards in turn
   key-write      the value of a flow is its rank: 0 is the most frequent
-  key-increment  packets of an address: 1 each
+  key-increment  1 for the source address of a flow
   append         numbers, in lists 8 to 11
-  postcards      the five hops of a flow
+  postcards      the five hops of a flow's path
   fat-tree       a simulated data center of 20 INT switches and 16 hosts: telemetry reports of INT
                  2.0, sent to UDP port 32766 (`strata telemetry run --int`). Every second, another
                  link is congested for half a second.
@@ -38,7 +38,7 @@ Examples:
   strata telemetry generate --send-to 127.0.0.1 --profile fat-tree --duration 10
   strata telemetry generate --profile fat-tree --list-flows")]
 pub(super) struct Args {
-    /// Send to this collector: UDP port 40040 (with fat-tree 32766) or the one given.
+    /// Send to this collector: UDP port 40040 (32766 with fat-tree) or the one given.
     #[arg(
         long = "send-to",
         value_name = "HOST[:PORT]",
@@ -46,11 +46,11 @@ pub(super) struct Args {
     )]
     to: Option<String>,
 
-    /// Choose the profile of the reports; see below.
+    /// Send reports of this profile; see below.
     #[arg(long, value_enum, value_name = "NAME", default_value_t = Profile::Mix)]
     profile: Profile,
 
-    /// Send this many reports per second, with k or M; 0 means as many as possible.
+    /// Send this many reports per second, with k or M; 0 sends them as fast as possible.
     #[arg(long, value_name = "N", default_value = "10k", value_parser = text::number)]
     rate: u64,
 
@@ -58,8 +58,8 @@ pub(super) struct Args {
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
 
-    /// Stop after this many reports, with k or M; with fat-tree, once all reports of the last
-    /// packet are sent.
+    /// Stop after this many reports, with k or M; with fat-tree, all reports of the last packet are
+    /// still sent.
     #[arg(short = 'c', long, value_name = "N", value_parser = text::number)]
     reports: Option<u64>,
 
@@ -67,15 +67,16 @@ pub(super) struct Args {
     #[arg(long, value_name = "SECONDS", value_parser = bounded::seconds)]
     duration: Option<f64>,
 
-    /// Use this many keys, with k or M; by default 100k, with fat-tree 200 flows.
+    /// Use this many keys, with k or M; 100k by default, at most 4,194,304. With fat-tree, use this
+    /// many flows; 200 by default.
     #[arg(long = "key-count", value_name = "N", value_parser = text::number)]
     keys: Option<u64>,
 
-    /// Draw keys by Zipf's law with this exponent; 0 draws all alike.
+    /// Draw keys by Zipf's law with this exponent, up to 4; with 0, all keys are equally frequent.
     #[arg(long, value_name = "S", default_value_t = 1.0, value_parser = zipf)]
     zipf: f64,
 
-    /// Use the first flows of this capture as keys.
+    /// Use the first flows of this capture as keys (--key-count of them); not with fat-tree.
     #[arg(
         short = 'r',
         long = "read",
@@ -84,7 +85,7 @@ pub(super) struct Args {
     )]
     read: Option<PathBuf>,
 
-    /// Ask the collector to keep this many copies of values and counters.
+    /// Set the redundancy in the reports: the copies of a value, the counters of a key.
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=4))]
     redundancy: u8,
 
@@ -93,7 +94,7 @@ pub(super) struct Args {
     #[arg(long)]
     retransmit: bool,
 
-    /// Print the flows of fat-tree with their paths, instead of sending anything.
+    /// Print the flows of fat-tree with their paths, instead of sending reports.
     #[arg(long, requires = "profile")]
     list_flows: bool,
 }

@@ -35,7 +35,7 @@ use strata_terminal::logging::LoggingArgs;
 use strata_terminal::output::{refuse, standard};
 use strata_terminal::program::{self, Program};
 
-/// Collect reports of switches (DTA, INT) in memory, and query it.
+/// Collect reports of switches (DTA, INT) in memory, and query them.
 #[derive(Debug, Parser)]
 #[command(
     name = "strata-telemetry",
@@ -50,11 +50,11 @@ struct Args {
 /// Where the process that has a store's memory answers queries over HTTP.
 #[derive(Debug, clap::Args)]
 struct ApiArgs {
-    /// Answer queries over HTTP on this Unix socket: docs/telemetry.md.
+    /// Answer queries over HTTP on this Unix socket (docs/telemetry.md).
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
 
-    /// Answer queries over HTTP as section `control` of this configuration file says: on a socket,
+    /// Answer queries over HTTP as configured in section `control` of this file: on a Unix socket,
     /// and over TCP for clients with a token or a certificate (docs/configuration.md).
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
@@ -78,11 +78,10 @@ impl ApiArgs {
 
 #[derive(Debug, clap::Subcommand)]
 enum Command {
-    /// Receive reports and keep them in memory that can be queried at any time: here, or by RDMA
-    /// elsewhere.
+    /// Receive reports and store them in memory that can be queried at any time: on this machine,
+    /// or by RDMA on others.
     Run(Box<run::Args>),
-    /// Provide the memory for a translator on another machine (`run --collector`), which writes by
-    /// RDMA.
+    /// Provide memory that a translator on another machine (`run --collector`) writes by RDMA.
     Collect(collect::Args),
     /// Show the value and the counter of a key.
     Get(ask::GetArgs),
@@ -90,17 +89,18 @@ enum Command {
     List(ask::ListArgs),
     /// Show the path of a flow, hop by hop, with the latency of each.
     Path(flow::PathArgs),
-    /// Show the flows in the events of lists: which met congestion, drops, or a threshold.
+    /// Show the flows that events in lists name, such as flows that met congestion or drops.
     Flows(flow::FlowsArgs),
     /// Show the keys with the largest counters.
     Top(ask::TopArgs),
     /// Show the counters of the collector: reports, refusals, losses.
     Status(ask::StatusArgs),
-    /// Print the built-in table, which turns INT reports into reports to store (`run --table` extends it).
+    /// Print the built-in table, which turns INT reports into DTA reports (`run --table` extends
+    /// it).
     Table,
-    /// Write the contents of a store to Parquet files, even while it is written.
+    /// Write the contents of a store to Parquet files, even while the collector runs.
     Snapshot(snapshot::Args),
-    /// Send reports of all kinds, or those of a simulated network.
+    /// Send generated reports of all kinds, or those of a simulated network.
     Generate(Box<generate::Args>),
 }
 

@@ -38,27 +38,27 @@ Examples:
   strata telemetry run -o counters/ --collector 192.0.2.11 --collector 192.0.2.12 --secret-file s
   strata telemetry get store/ '10.0.0.1:1024 > 10.0.0.2:80 tcp'
 
-Reporters send DTA reports to UDP port 40040, as its authors publish them or as Strata's own
-version 2. Reports go to places in memory that are computed from their keys, and are not parsed
-again: `strata telemetry get`, `list`, `path` and `top` read that memory while it is written.
+Reporters send DTA reports to UDP port 40040, in the format of DTA's authors or in Strata's version
+2 (docs/formats/dta.md). Each report goes to a position in memory that is computed from its key;
+`strata telemetry get`, `list`, `path` and `top` read that memory while it is written.
 
-The size of the memory is fixed when the store is made; old values are overwritten by new ones.
-On a disk, all of it is written to the disk again and again: a store in /dev/shm is faster, and
-lasts until the machine is restarted. An existing store is continued if the options match it.
-Without --listen, only this machine can reach the collector.
+The size of the memory is fixed when the store is created; new values overwrite old ones. The kernel
+keeps writing a store on a disk back to that disk: a store in /dev/shm is faster, but is lost when
+the machine restarts. An existing store is continued if the options match it. Without --listen, only
+this machine can reach the collector.
 
 With --collector, this process only translates: it writes the memory of `strata telemetry collect`
-on other machines by RDMA (RoCEv2, UDP port 4791), and queries go to the stores there.")]
+on other machines by RDMA (RoCEv2, UDP port 4791). Query the stores there.")]
 pub(super) struct Args {
     /// Keep the store in this directory, created if missing. With --collector, keep only the
     /// counters there, for `strata telemetry status`.
     #[arg(short = 'o', long = "output", value_name = "STORE")]
     output: PathBuf,
 
-    /// Write the memory of `strata telemetry collect` at this address instead: TCP port 4791 or the
-    /// one given. May be given several times: with N collectors, keys are spread over them by their
-    /// hash, and list L is list L / N of collector L mod N, counted from 0. Reports for a collector
-    /// that is gone are dropped and counted until it is back.
+    /// Write to the memory of `strata telemetry collect` at this address instead: TCP port 4791 or
+    /// the one given. May be given up to 64 times: with N collectors, keys are spread over them by
+    /// their hash, and list L is list L / N of collector L mod N, counted from 0. Reports for a
+    /// collector that cannot be reached are dropped and counted.
     #[arg(long, value_name = "HOST[:PORT]")]
     collector: Vec<String>,
 
@@ -78,34 +78,34 @@ pub(super) struct Args {
 
     /// Receive the datagrams for the address and port of --listen from this interface by AF_XDP,
     /// bypassing the host's network stack and its firewall; all other packets go to the host. The
-    /// interface's driver has to run XDP programs. (--int is always a socket.)
+    /// interface's driver must support native XDP. INT reports (--int) always arrive at a socket.
     #[arg(long, value_name = "NAME")]
     interface: Option<String>,
 
     /// Receive INT telemetry reports (1.0 and 2.x) at this address too: UDP port 32766 or the one
-    /// given.
+    /// given. An address other than loopback needs --allow.
     #[arg(long, value_name = "ADDR[:PORT]")]
     int: Option<String>,
 
-    /// Turn INT reports into DTA reports by this table too (TOML; docs/formats/dta.md), beside the
-    /// built-in one, which `strata telemetry table` prints: the path of tracked flows, latency by flow
-    /// and node, depth by queue, congestion and drops as lists. With `extends = "nothing"` in it,
-    /// only this table applies.
+    /// Turn INT reports into DTA reports by this table (TOML; docs/formats/dta.md), in addition to
+    /// the built-in one (`strata telemetry table`), which stores paths of tracked flows, latencies
+    /// by flow and node, depths of queues, and lists of congestion and drops. With `extends =
+    /// "nothing"` in the file, only this table applies.
     #[arg(long, value_name = "FILE")]
     table: Option<PathBuf>,
 
-    /// Accept only reporters of this network; may be given several times. 0.0.0.0/0 and ::/0 mean
-    /// everyone.
+    /// Accept only reports from this network; may be given several times. 0.0.0.0/0 and ::/0 accept
+    /// every sender.
     #[arg(long, value_name = "CIDR")]
     allow: Vec<String>,
 
-    /// Set the size of the memory: a quarter each for values, paths, lists and counters. By default
-    /// 1GiB.
+    /// Set the size of the memory, 1MiB to 64GiB: a quarter each for values, paths, lists and
+    /// counters. 1GiB by default.
     #[arg(long = "store-memory", value_name = "SIZE")]
     memory: Option<String>,
 
-    /// Set the largest value of Key-Write, in bytes; 4 by default. Values of at most 4 bytes are
-    /// never read half-written.
+    /// Set the maximum size of Key-Write values, up to 64 bytes; 4 by default. Longer values are
+    /// refused. With at most 4, values are never read half-written.
     #[arg(long, value_name = "BYTES", value_parser = bounded::count::<1, 64>)]
     data_bytes: Option<usize>,
 
@@ -113,41 +113,41 @@ pub(super) struct Args {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(2..=8))]
     hops: Option<u8>,
 
-    /// Expect numbers up to this from hops of paths, such as ids of switches; 65535 by default.
-    /// Larger ones, such as addresses, are kept in a table of 8,192.
+    /// Expect values up to this number from the hops of paths, such as ids of switches; 65535 by
+    /// default. Larger ones, such as addresses, go into a table of 8,192 entries; once it is full,
+    /// postcards with new ones are refused.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..1 << 24))]
     value_max: Option<u32>,
 
-    /// Gather this many paths at a time until all hops have reported, rounded up to a power of two;
-    /// 32768 by default. The hops of further flows are written one by one.
+    /// Gather the postcards of this many paths at a time, rounded up to a power of two, until all
+    /// hops have reported; 32768 by default. The hops of further flows are written one by one.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1 << 24))]
     path_rows: Option<u32>,
 
-    /// Set the number of lists; 64 by default. Entries for others are refused.
+    /// Set the number of lists; 64 by default. Entries for other lists are refused.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
     lists: Option<u32>,
 
-    /// Write this many entries of a list at once, or fewer after 0.1 s; 16 by default.
+    /// Write this many entries of a list at once, up to 64, or fewer after 0.1 s; 16 by default.
     #[arg(long, value_name = "N", value_parser = bounded::count::<1, 64>)]
     batch: Option<usize>,
 
-    /// Set the size of a list's entries, in bytes; 56 by default, an event with its flow. Shorter
-    /// entries are padded, longer ones refused.
+    /// Set the size of list entries, up to 64 bytes; 56 by default, which fits an event with its
+    /// flow. Shorter entries are padded, longer ones refused.
     #[arg(long, value_name = "BYTES", value_parser = bounded::count::<1, 64>)]
     entry_bytes: Option<usize>,
 
-    /// Keep this many copies of each path and this many counters of each key; 2 by default. Values
-    /// have as many copies as their reports ask for, at most 4.
+    /// Keep this many copies of each path and this many counters for each key, 1 to 4; 2 by
+    /// default. Reports set the number of copies of a value, at most 4.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=4))]
     redundancy: Option<u8>,
 
-    /// Limit the writes to memory per second, with k or M; reports beyond the limit are counted,
-    /// and the translator asks the reporter to send again those that it still has.
+    /// Limit the number of writes to memory per second, with k or M. Reports beyond the limit are
+    /// dropped and counted, and requested again from reporters that still have them.
     #[arg(long = "write-rate", value_name = "N", value_parser = text::number)]
     rate: Option<u64>,
 
-    /// Set all counters to 0 at this interval, as in 90s, 10m or 1h, so that they count from then
-    /// on. By default they only grow.
+    /// Set all counters to 0 at this interval, as in 90s, 10m or 1h. By default they only grow.
     #[arg(long, value_name = "TIME", value_parser = text::duration_ns)]
     reset_counters: Option<u64>,
 
@@ -156,19 +156,20 @@ pub(super) struct Args {
     halve_counters: Option<u64>,
 
     /// Keep values, paths and counters by time, in this many generations (2 to 4): answers state
-    /// their period, and the oldest generation is cleared once in a period. The generations share
+    /// their period, and once per period the oldest generation is cleared. The generations share
     /// the memory equally, and a query looks in each.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=4),
           conflicts_with_all = ["reset_counters", "halve_counters"])]
     generations: Option<u8>,
 
-    /// Begin a new generation at this interval, as in 10m, 1h or 1d, aligned to UTC; 1h by default.
+    /// Begin a new generation at this interval, as in 10m, 1h or 1d (at most 366d), aligned to UTC;
+    /// 1h by default.
     #[arg(long, value_name = "TIME", value_parser = text::duration_ns, requires = "generations")]
     generation_period: Option<u64>,
 
-    /// Append the entries of lists, as they come, to this stream as well, which `strata stream
-    /// create` has made: other programs follow it (`strata stream tail`). Entries that the stream
-    /// cannot take in time are lost for it, and counted.
+    /// Append the entries of lists, as they arrive, also to this stream, which `strata stream
+    /// create` has made; other programs can follow it (`strata stream tail`). Entries that the
+    /// stream cannot take in time are missing from it, and counted.
     #[arg(long, value_name = "DIR/NAME")]
     to_stream: Option<String>,
 

@@ -25,11 +25,11 @@ Examples:
   strata telemetry snapshot store/ -o now/ --keys flows.txt
   duckdb -c \"select what, flow, count(*) from 'now/lists.parquet' group by all\"
 
-keys.parquet has a row for each key: its value, its counter, and for flows the hops of its path.
-lists.parquet has a row for each entry that is still there, oldest first. The collector
-keeps running: rows are of different moments, but each is consistent.")]
+keys.parquet has a row for each key: its value, its counter and, for a flow, the hops of its path.
+lists.parquet has a row for each entry that is still there, oldest first. The collector keeps
+running, so rows are of different moments.")]
 pub(super) struct Args {
-    /// The store.
+    /// The directory of the store.
     store: PathBuf,
 
     /// Write keys.parquet and lists.parquet into this directory, created if missing.
@@ -37,8 +37,8 @@ pub(super) struct Args {
     output: PathBuf,
 
     /// Look up the keys in this file, one per line, as `strata telemetry get` reads them; - is
-    /// standard input. A store does not hold keys: without this option, only keys with large
-    /// counters that the collector has seen are written.
+    /// standard input. A store does not hold keys: without this option, only the keys with the
+    /// largest counters are written, as `strata telemetry top` shows them.
     #[arg(long, value_name = "FILE")]
     keys: Option<PathBuf>,
 }

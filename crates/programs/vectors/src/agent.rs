@@ -32,9 +32,10 @@ strata gpv agent --listen ADDR:PORT [-w FILE] [--send-to HOST:PORT]
        strata gpv agent --ring FILE [-w FILE] [--send-to HOST:PORT]
        strata gpv agent -r FILE [-w FILE] [--send-to HOST:PORT]",
     after_help = "\
-Runs until Ctrl-C, and then prints the numbers of vectors received, lost and unreadable. Vectors of
-the form strata are numbered, so each missing one is counted. Senders are not authenticated: listen
-on an address that only they can reach, or name their networks with --allow.
+Runs until Ctrl-C, or until the file or the writer of the ring ends, and then prints the numbers of
+vectors received and lost, and of unreadable datagrams. Vectors of the form strata are numbered, so
+each missing one is counted. Senders are not authenticated: listen on an address that only trusted
+senders can reach, or name their networks with --allow.
 
 Examples:
   strata gpv agent --listen 127.0.0.1:4739 -w records.parquet
@@ -50,7 +51,7 @@ pub(super) struct Args {
     listen: Option<String>,
 
     /// Read the vectors in this ring buffer, which `strata gpv run --ring` writes, until that
-    /// command ends. Only users that you trust may have write access to the file.
+    /// command ends. Only trusted users may have write access to the file.
     #[arg(long, value_name = "FILE", group = "source")]
     ring: Option<PathBuf>,
 
@@ -62,8 +63,8 @@ pub(super) struct Args {
     #[arg(short = 'F', long, value_enum, default_value_t = FormName::Strata)]
     format: FormName,
 
-    /// Accept only senders of this network; may be given several times. 0.0.0.0/0 and ::/0 mean
-    /// everyone.
+    /// Accept only senders in this network; may be given several times. 0.0.0.0/0 and ::/0 accept
+    /// every sender.
     #[arg(long, value_name = "CIDR", value_parser = network)]
     allow: Vec<IpNet>,
 
@@ -71,7 +72,7 @@ pub(super) struct Args {
     #[arg(long, conflicts_with = "allow", requires = "listen")]
     insecure: bool,
 
-    /// Write records to this Parquet file. A file of that name is replaced once the new one is
+    /// Write records to this Parquet file. An existing file is replaced once the new one is
     /// complete: when the agent ends, or begins the next file (-G, -C). Until then, the records are
     /// in parts beside it, such as records.part0000.parquet, which can be read as they are.
     #[arg(short = 'w', long = "write", value_name = "FILE")]
@@ -85,7 +86,7 @@ pub(super) struct Args {
     #[command(flatten)]
     rotate: RotateArgs,
 
-    /// Send records here by UDP, as vectors of the form strata.
+    /// Send the records to this address by UDP, as vectors of the form strata.
     #[arg(long = "send-to", value_name = "HOST:PORT")]
     to: Option<String>,
 
@@ -97,19 +98,19 @@ pub(super) struct Args {
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=4096))]
     packets_max: u16,
 
-    /// Assemble at most this many flows per sender at once. Each takes 329 bytes, plus 28 for each
-    /// packet of a record; with more flows, records are shorter.
+    /// Assemble records of at most this many flows per sender at once. A flow takes 329 bytes, plus
+    /// 28 for each packet of --packets-max; with more flows, records are shorter.
     #[arg(long, value_name = "N", default_value_t = 8192, value_parser = clap::value_parser!(u32).range(1..=1_048_576))]
     flows: u32,
 
-    /// Accept at most this many senders at once. A sender that is silent for a minute makes room
-    /// for another.
+    /// Accept at most this many senders at once. A sender that has been silent for a minute makes
+    /// room for another; datagrams of further senders are dropped and counted.
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=1024))]
     senders: u16,
 
     /// Ask each cache, by control packets to the source of its vectors, to flush slots that gave no
-    /// vector for this long (at least 1s). An address is never sent more bytes than came from it,
-    /// because sources can be forged. Only for the form strata.
+    /// vector for this long (at least 1s). Sources can be forged, so an address never gets more
+    /// bytes than came from it. Only for --listen and the form strata.
     #[arg(long, value_name = "TIME", value_parser = text::duration_ns)]
     flush_idle: Option<u64>,
 

@@ -26,7 +26,7 @@ use super::{CAPTURED_NAMES, CacheArgs, counted, failed, matches};
 strata gpv export -r FILE -w FILE [FILTER]
        strata gpv export LOG -w FILE [FILTER]",
     after_help = "\
-A row is a vector: a flow key, and the list `tuples` with a struct for each packet.
+Each row is a vector: a flow key, and the list `tuples` with a struct for each packet.
 
 Examples:
   strata gpv export -r trace.pcap -w vectors.parquet 'tcp port 443'
@@ -82,7 +82,7 @@ pub(super) fn run(args: &Args) -> Result<()> {
 fn of_log(args: &Args, dir: &str, filter: Option<&Filter>) -> Result<()> {
     let dir = Path::new(dir);
     let log = open_log(&args.key, dir, "reads")?;
-    let mut exporting = Exporting::new(args, args.key.sources(dir, &log))?;
+    let mut exporting = Exporting::new(args, args.key.sources([(dir, &log)]))?;
     exporting.begin(None)?;
     let find = Find {
         filter,

@@ -30,8 +30,8 @@ const ROWS_MAX: usize = 4_000_000;
 Example:
   strata gpv features -r trace.pcap --labels labels.csv -o flows.csv
 
-A flow is one direction of a conversation; it is split into several after a minute, and after 1024
-packets. The class of a flow is that of its first packet with a label.")]
+A flow is one direction of a conversation; it is split after a minute, and after 1024 packets. The
+class of a flow is that of its first packet with a label.")]
 pub(super) struct FeaturesArgs {
     #[command(flatten)]
     labelled: LabelledArgs,
@@ -48,10 +48,10 @@ Examples:
   strata gpv train train-flows.csv --test test-flows.csv -o flows.forest
   strata gpv train flows.csv --class-column source
 
-Prints how well each class is recognised (F1, the harmonic mean of precision and recall), with the
-features of NetFlow records (duration, bytes, packets), of a compiled Marple query (also mean and
-largest size), and of grouped packet vectors: on the files of --test, else by cross-validation on
-five folds.
+Prints the F1 of each class (the harmonic mean of precision and recall) and the mean recall, for
+three sets of features: those of NetFlow records (duration, bytes, packets), of a compiled Marple
+query (also mean and largest size), and of grouped packet vectors. They are measured on the files of
+--test, else by five-fold cross-validation.
 
 Needs the Python package, which `make python` installs.")]
 pub(super) struct TrainArgs {
@@ -63,7 +63,7 @@ pub(super) struct TrainArgs {
     #[arg(short = 'o', long, value_name = "FILE")]
     output: Option<PathBuf>,
 
-    /// Judge on this file instead of by cross-validation; may be given several times.
+    /// Test on this file instead of by cross-validation; may be given several times.
     #[arg(long, value_name = "FLOWS")]
     test: Vec<PathBuf>,
 

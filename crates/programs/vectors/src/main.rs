@@ -39,8 +39,8 @@ use strata_terminal::selection::say_no_match;
 /// Memory of a cache at most: far more than any of use, and less than machines have.
 const CACHE_BYTES_MAX: u64 = 4 << 30;
 
-/// Group packets by flow into grouped packet vectors (GPVs): send, receive, keep and classify them,
-/// tune the cache.
+/// Group packets by flow into grouped packet vectors (GPVs); send, receive, store and classify
+/// them; tune the cache.
 #[derive(Debug, Parser)]
 #[command(name = "strata-vectors", bin_name = "strata gpv", max_term_width = 100)]
 struct Args {
@@ -52,15 +52,15 @@ struct Args {
 enum Command {
     /// Group packets of a capture or an interface into vectors; send or write them.
     Run(run::Args),
-    /// Receive vectors, put them together over longer intervals, and write or forward them.
+    /// Receive vectors, merge them into records of longer intervals, and write or forward these.
     Agent(agent::Args),
     /// Write the vectors of a capture or a log to a Parquet file.
     Export(export::Args),
     /// Search for the cache parameters that give the fewest vectors within a memory limit.
     Tune(tune::Args),
-    /// Write the features of each flow, to train the traffic classifier on.
+    /// Write the features of each flow, to train the traffic classifier.
     Features(flows::FeaturesArgs),
-    /// Train a flow classifier, and compare its features with those of flow records.
+    /// Train the traffic classifier, and compare its features with those of flow records.
     Train(flows::TrainArgs),
     /// Count the vectors of a cache for each line of parameters on standard input.
     #[command(hide = true)]
@@ -105,15 +105,16 @@ struct CacheArgs {
     #[arg(long, value_name = "N", default_value_t = Parameters::PAPER.slots)]
     slots: u32,
 
-    /// Give each slot a buffer for this many packets.
+    /// Give each slot a narrow buffer for this many packets, at least 2.
     #[arg(long, value_name = "N", default_value_t = Parameters::PAPER.narrow)]
     narrow: u16,
 
-    /// Let a wide buffer add this many packets to a slot; 0 for none.
+    /// Let a wide buffer add this many packets to a slot; 0, with --wide-blocks 0, for no wide
+    /// buffers.
     #[arg(long, value_name = "N", default_value_t = Parameters::PAPER.wide)]
     wide: u16,
 
-    /// Share this many wide buffers among the slots; 0 for none.
+    /// Share this many wide buffers among the slots; 0, with --wide 0, for none.
     #[arg(long = "wide-blocks", value_name = "N", default_value_t = Parameters::PAPER.blocks)]
     blocks: u32,
 }
@@ -168,9 +169,9 @@ fn column(text: &str) -> Result<Column, String> {
 /// How vectors are written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
 enum FormName {
-    /// Strata's form: numbered, so that lost vectors are counted; IPv4 and IPv6, ns.
+    /// Strata's form: numbered, so that lost vectors are counted; IPv4 and IPv6, times in ns.
     Strata,
-    /// The form of the *Flow paper: IPv4, us, sizes up to 2047 bytes, not numbered.
+    /// The form of the *Flow paper: not numbered; IPv4 only, times in us, sizes up to 2047 bytes.
     Paper,
     /// As paper, with the TCP sequence number of each packet.
     PaperSeq,

@@ -14,20 +14,20 @@ use strata_terminal::text;
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Rotation of -w")]
 pub(super) struct RotateArgs {
-    /// Rotate: begin another file once one exceeds this size, in millions of bytes or with a unit
-    /// (500MB, 2GiB). The name of each but the first gets a number before its extension: vectors.gpv,
-    /// vectors.1.gpv, vectors.2.gpv.
+    /// Rotate: begin another file once the current one exceeds this size, in millions of bytes or
+    /// with a unit (500MB, 2GiB). From the second file on, the name gets a number before its
+    /// extension: vectors.gpv, vectors.1.gpv, vectors.2.gpv.
     #[arg(short = 'C', long, value_name = "SIZE")]
     rotate_size: Option<String>,
 
-    /// Rotate: begin another file once one is this many seconds old. The name needs a time format
-    /// of strftime(3), such as %Y%m%d-%H%M%S. A new file begins only once there are vectors for
-    /// it.
+    /// Rotate: begin another file once the current one is this many seconds old. The name needs a
+    /// time format of strftime(3), such as %Y%m%d-%H%M%S. A new file begins only once there are
+    /// vectors for it.
     #[arg(short = 'G', long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=604_800))]
     rotate_seconds: Option<u64>,
 
-    /// Limit the number of files: with -C, the oldest is overwritten once there are N, and all
-    /// names have numbers from 0; with -G, end once N files are complete.
+    /// Limit the number of files to N: with -C, the oldest is overwritten, and all names have
+    /// numbers from 0; with -G, the command ends once N files are complete.
     #[arg(short = 'W', long, value_name = "N")]
     filecount: Option<NonZeroU32>,
 }

@@ -41,8 +41,8 @@ use super::{CAPTURED_NAMES, CacheArgs, FormName, counted, failed, matches, usual
 strata gpv run -r FILE [-w FILE] [--send-to HOST:PORT] [--ring FILE] [--to-stream DIR/NAME] [FILTER]
        strata gpv run -i IF [-w FILE] [--send-to HOST:PORT] [--ring FILE] [--to-stream DIR/NAME] [FILTER]",
     after_help = "\
-Prints the numbers of packets and vectors, the mean length of vectors, and the reasons why they
-left the cache. Without -w, --send-to, --ring and --to-stream, that is all it does.
+Prints the numbers of packets and vectors, the mean length of vectors, and the reasons why vectors
+left the cache. Without -w, --send-to, --ring and --to-stream, it only prints these.
 
 Examples:
   strata gpv run -r trace.pcap
@@ -54,7 +54,7 @@ Examples:
   strata gpv run -i eth0 --to-stream streams/vectors
   strata stream tail streams/ vectors --follow --raw | strata gpv agent -r - -w records.parquet
 
-`strata gpv agent` reads the output."
+`strata gpv agent` reads these vectors."
 )]
 pub(super) struct Args {
     /// Group the packets of this capture file; - is standard input. Several files are merged in
@@ -62,8 +62,8 @@ pub(super) struct Args {
     #[arg(short = 'r', long = "read", value_name = "FILE", group = "source")]
     read: Vec<PathBuf>,
 
-    /// Group the packets on this interface, until Ctrl-C; several are separated by commas; any
-    /// means all of them.
+    /// Group the packets on this interface, until Ctrl-C. Separate several by commas; any means all
+    /// interfaces.
     #[arg(
         short = 'i',
         long = "interface",
@@ -81,15 +81,15 @@ pub(super) struct Args {
     #[arg(short = 'w', long = "write", value_name = "FILE")]
     write: Option<PathBuf>,
 
-    /// Send the vectors here by UDP; may be given several times, up to 32. Rules after commas
+    /// Send the vectors to this address by UDP; may be given up to 32 times. Rules after commas
     /// choose flows: src= and dst= with a network; sport= and dport= with a port, or a range such
     /// as 8000-8999; proto= with tcp, udp, icmp, icmp6 or a number. A flow must match all of them.
     #[arg(long = "send-to", value_name = "HOST:PORT[,RULE...]", value_parser = target)]
     to: Vec<Target>,
 
-    /// Write the vectors to a ring buffer in this file, for agents on this machine. Agents are
-    /// never waited for: one that falls behind by the size of the ring loses vectors, and counts
-    /// them. Best in memory: /dev/shm/NAME.
+    /// Write the vectors to a ring buffer in this file, for agents on this machine. This command
+    /// does not wait for agents: an agent that falls behind by the size of the ring loses vectors,
+    /// and counts them. Best in memory: /dev/shm/NAME.
     #[arg(long, value_name = "FILE")]
     ring: Option<PathBuf>,
 
@@ -98,12 +98,12 @@ pub(super) struct Args {
     ring_size: String,
 
     /// Append the datagrams of vectors to this stream, which `strata stream create` has made. With
-    /// -i, vectors never wait for the disk: those that the stream cannot take are lost, and
-    /// counted.
+    /// -i, vectors never wait for the disk: those that the stream cannot take in time are missing
+    /// from it, and counted.
     #[arg(long, value_name = "DIR/NAME")]
     to_stream: Option<String>,
 
-    /// Set the form of vectors.
+    /// Set the form of the vectors.
     #[arg(short = 'F', long, value_enum, default_value_t = FormName::Strata)]
     format: FormName,
 
@@ -122,7 +122,8 @@ pub(super) struct Args {
     datagram_max: usize,
 
     /// Limit the time that a packet of an interface waits in the cache. With 0s, packets wait until
-    /// another flow needs their slot, or an agent asks for them (strata gpv agent --flush-idle).
+    /// their slot is full, another flow needs it, or an agent requests it (strata gpv agent
+    /// --flush-idle).
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = text::duration_ns)]
     flush_after: u64,
 

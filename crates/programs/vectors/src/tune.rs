@@ -28,14 +28,14 @@ Examples:
   strata gpv tune -r core.pcap --cache-memory 1MiB --length 28
   strata gpv tune -r core.pcap --figures curves/
 
-Tries parameters on a software model of the cache, each on all packets of the capture. Memory is
-that of a switch: for each slot 24 bytes and its narrow buffer, for each wide buffer its packets,
-and for each of both a pointer of 2 bytes (4 with more than 65,534 wide buffers); a packet takes 4
-bytes.
+Tries each set of parameters on all packets of the capture, in a software model of the cache.
+Memory is that of a switch: a slot takes 24 bytes and its narrow buffer, a packet in a narrow or
+wide buffer 4 bytes, and each slot and each wide buffer a pointer of 2 bytes (4 with more than
+65,534 wide buffers).
 
---figures draws vectors per packet by memory (to 32 MiB), by length of vectors (to 32 packets),
-and over time, for static and dynamic buffers, evicting on collision and by 8-way LRU: Figures 6
-to 8 of the *Flow paper. It writes curves.csv, curves.svg, rates.csv and rates.svg.
+--figures draws Figures 6 to 8 of the *Flow paper: vectors per packet by memory (to 32 MiB), by
+length of vectors (to 32 packets) and over time, for static and dynamic buffers, evicting on
+collision and by 8-way LRU. It writes curves.csv, curves.svg, rates.csv and rates.svg.
 
 Needs the Python package, which `make python` installs.")]
 pub(super) struct Args {
@@ -47,11 +47,11 @@ pub(super) struct Args {
     #[arg(long = "cache-memory", value_name = "BYTES", default_value = "1MiB", value_parser = text::bytes)]
     memory: u64,
 
-    /// Give vectors at most this many packets.
+    /// Let a vector have at most this many packets.
     #[arg(long, value_name = "N", default_value_t = 28, value_parser = clap::value_parser!(u32).range(2..=1024))]
     length: u32,
 
-    /// Look for a flow in this many slots, and evict the least recently used: 1 or 8.
+    /// Look for a flow in this many slots, 1 or 8, and evict the least recently used.
     #[arg(long, value_name = "N", default_value = "1", value_parser = ["1", "8"])]
     ways: String,
 
@@ -79,7 +79,7 @@ pub(super) struct Args {
 /// Arguments of `strata gpv model`.
 #[derive(Debug, clap::Args)]
 pub(super) struct ModelArgs {
-    /// Try them on the packets of these capture files.
+    /// Try the parameters on the packets of these capture files.
     #[arg(short = 'r', long = "read", value_name = "FILE", required = true)]
     read: Vec<PathBuf>,
 }

@@ -72,7 +72,7 @@ pub const SOURCE: ColumnSpec = (
 /// A capture and the labels of its packets.
 #[derive(Debug, clap::Args)]
 pub struct LabelledArgs {
-    /// Read this capture file, as `strata record` does, or the packets of this log.
+    /// Read this capture file, or the packets of this log; may be given several times.
     #[arg(short = 'r', long = "read", value_name = "FILE", required = true)]
     read: Vec<PathBuf>,
 
@@ -84,7 +84,7 @@ pub struct LabelledArgs {
     #[arg(long, value_name = "FACTOR", default_value_t = 1.0)]
     time_compression: f64,
 
-    /// Set the key of flow fingerprints.
+    /// Set the seed of flow fingerprints.
     #[arg(long, value_name = "N", default_value_t = 0)]
     hash_seed: u64,
 }
@@ -111,7 +111,7 @@ impl LabelledArgs {
 /// What the class of a flow with an alert is.
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
 enum AlertClassArg {
-    /// One class for all, `anomalous`.
+    /// One class for all alerts, `anomalous`.
     Any,
     /// Suricata's category, or the type of Zeek's notice.
     Category,
@@ -122,17 +122,18 @@ enum AlertClassArg {
 /// Which label files to read, and how.
 #[derive(Clone, Debug, clap::Args)]
 pub struct LabelArgs {
-    /// Read the packets' labels from this file. CSV by frame number (frame, label, optional source;
-    /// 0 is benign, 1 an attack, other labels are classes of their own); CSV of rules (label and
-    /// any of address, source_address, destination_address, port, source_port, destination_port,
-    /// protocol, from, to; the first match applies); flows of CICFlowMeter (CSV); Zeek's conn.log
-    /// with a label column; or the alerts of an IDS: Suricata's eve.json, Zeek's notice.log. Alerts
-    /// may be in several files; a conn.log among them gives the times of the flows in notice.log.
+    /// Read the labels of packets from this file. CSV by frame number (frame, label, optionally
+    /// source; 0 is benign, 1 an attack, other labels are classes of their own); CSV of rules
+    /// (label and any of address, source_address, destination_address, port, source_port,
+    /// destination_port, protocol, from, to; the first match applies); flows of CICFlowMeter (CSV);
+    /// Zeek's conn.log with a label column; or the alerts of an IDS: Suricata's eve.json, Zeek's
+    /// notice.log. Alerts may be in several files, each with --labels; a conn.log among them gives
+    /// the times of the flows in notice.log.
     #[arg(long, value_name = "FILE")]
     labels: Vec<PathBuf>,
 
-    /// Give this label to packets that no rule or flow matches. By default they have none, and are
-    /// used neither to train nor to evaluate; with IDS alerts they are benign.
+    /// Give this label to packets that no rule or flow matches. By default they have no label, and
+    /// are used neither to train nor to evaluate; with IDS alerts they are benign.
     #[arg(long, value_name = "LABEL")]
     otherwise: Option<String>,
 
@@ -150,14 +151,14 @@ pub struct LabelArgs {
     #[arg(long, value_enum, default_value_t = AlertClassArg::Any)]
     alert_class: AlertClassArg,
 
-    /// Take only alerts of this severity or more severe ones as labels (1 is the most severe); flows
-    /// with other alerts have no label.
+    /// Use as labels only alerts of this severity or more severe ones (1 is the most severe); flows
+    /// with other alerts have no label, or with --alert-quarantine 0 are benign.
     #[arg(long, value_name = "N")]
     alert_severity: Option<u64>,
 
     /// Leave out packets of hosts that have an alert within this many seconds before or after: an
-    /// IDS does not alert on every part of an attack. With 0, every flow without an alert of its
-    /// own is benign.
+    /// IDS does not alert on every part of an attack. With 0, only other packets with the addresses
+    /// and ports of an alert's flow are left out.
     #[arg(long, value_name = "SECONDS", default_value_t = 300)]
     alert_quarantine: u32,
 
