@@ -3,13 +3,52 @@
 
 use std::ffi::{CStr, c_char, c_int};
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
+use rustix::fs::CWD;
+use rustix::mount::{
+    MountFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags, mount, mount_change,
+    move_mount, open_tree,
+};
 use rustix::net::SocketType;
 use rustix::net::netdevice::name_to_index;
+use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe};
 
 use crate::mapping::Mapping;
 use crate::socket::{check, open};
+
+/// Moves this thread, and the threads that it starts from then on, into a network namespace. In `/sys` they see
+/// the interfaces of that namespace, by mounts that no other process sees.
+///
+/// # Errors
+///
+/// If it is no network namespace, or this is not permitted (`CAP_SYS_ADMIN`), or Linux is older than 5.2.
+pub fn enter_namespace(namespace: BorrowedFd<'_>) -> io::Result<()> {
+    move_into_link_name_space(namespace, Some(LinkNameSpaceType::Network))?;
+    // SAFETY: threads share their file descriptors as before.
+    unsafe { unshare_unsafe(UnshareFlags::NEWNS) }?;
+    mount_change(
+        "/",
+        MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC,
+    )?;
+    // A sysfs has the interfaces of the namespace in which it was mounted, and nothing that is mounted within.
+    let clone = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
+    let clone = clone | OpenTreeFlags::AT_RECURSIVE;
+    let within = ["/sys/fs", "/sys/kernel"];
+    let trees = within.map(|path| open_tree(CWD, path, clone));
+    let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
+    mount("sysfs", "/sys", "sysfs", flags, None)?;
+    for (path, tree) in within.into_iter().zip(trees) {
+        move_mount(
+            tree?,
+            "",
+            CWD,
+            path,
+            MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH,
+        )?;
+    }
+    Ok(())
+}
 
 /// Asks the kernel about an interface by name; `request` is one of `SIOCGIF*`, and the answer is in
 /// the union of `ifreq`.

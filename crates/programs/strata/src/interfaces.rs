@@ -4,6 +4,7 @@ use std::io::Write;
 
 use anyhow::Result;
 use strata_capture::live::{ANY, Device, HostUses};
+use strata_terminal::confined::NetnsArgs;
 use strata_terminal::output::{print_json, standard};
 use strata_wire::Printable;
 
@@ -16,6 +17,9 @@ pub(crate) struct Args {
     /// List these interfaces only.
     #[arg(value_name = "NAME")]
     names: Vec<String>,
+
+    #[command(flatten)]
+    netns: NetnsArgs,
 
     /// Print a JSON array with an object for each interface.
     #[arg(long)]
@@ -70,6 +74,7 @@ impl Answer {
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
+    args.netns.enter()?;
     let devices: Vec<Device> = if args.names.is_empty() {
         Device::all()?
     } else {

@@ -318,6 +318,7 @@ fn run_with(
         args.live.check_for_files()?;
         each_once(&args.read)?;
     }
+    args.live.netns.enter()?;
     if let Some(parent) = args.end_with_parent {
         end_with_parent(parent)?;
     }

@@ -1,13 +1,14 @@
-//! The sandbox of commands that are no role of their own (`strata_role::sandbox`).
+//! The sandbox of commands that are no role of their own (`strata_role::sandbox`), and the network namespace in
+//! which a command works.
 
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 use rustix::process::geteuid;
 use rustix::thread::CapabilitySet;
-use strata_capture::live::SocketOpener;
+use strata_capture::live::{SocketOpener, enter_namespace};
 use strata_record::{SandboxSpec, socket_opener};
 use strata_role::Tell;
 use strata_role::sandbox::{self, Reach};
@@ -15,6 +16,40 @@ use strata_sandbox::runtime_dir;
 use tracing::warn;
 
 use crate::logging;
+
+/// The network namespace of a command that has to do with interfaces.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub struct NetnsArgs {
+    /// Work in this network namespace: its name (ip netns list), the number of a process in it,
+    /// such as one of a container, or the path of its file. Addresses on which the command listens,
+    /// or to which it sends, are in that namespace too; Unix sockets are not.
+    #[arg(long, value_name = "NAME|PID|PATH")]
+    netns: Option<String>,
+}
+
+impl NetnsArgs {
+    /// Whether one is named.
+    pub fn is_given(&self) -> bool {
+        self.netns.is_some()
+    }
+
+    /// Enters it. To be called before threads are started.
+    pub fn enter(&self) -> Result<()> {
+        let Some(which) = &self.netns else {
+            return Ok(());
+        };
+        enter_namespace(which)
+            .map_err(|(path, error)| {
+                anyhow::Error::new(error).context(path.display().to_string())
+            })
+            .with_context(|| {
+                format!(
+                    "--netns {which}: cannot be entered: `ip netns list` shows names; entering needs \
+                     CAP_SYS_ADMIN, as root has it"
+                )
+            })
+    }
+}
 
 /// The option of commands that run until they are stopped.
 #[derive(Clone, Debug, Default, clap::Args)]

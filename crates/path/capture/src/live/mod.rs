@@ -71,7 +71,7 @@ pub use interface::{ANY, Device, Offers};
 use kernel::{Attached, Kernel, Placed, XdpModes};
 pub use kernel::{CUT_BYTES_MIN, CopyLimit, CutTable, FlowSampler, ShareFollower};
 pub use link_changes::LinkChanges;
-pub use namespaces::namespaces_behind;
+pub use namespaces::{enter_namespace, namespaces_behind};
 pub use options::{Direction, Exclusive, LiveOptions, Rings, SocketOpener, Stamps};
 use options::{describe, find};
 use port::{Port, Source};

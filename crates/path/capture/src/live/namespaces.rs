@@ -1,9 +1,13 @@
-//! Which network namespace is at the other end of an interface: of a veth, that of a container.
+//! Network namespaces: which one is at the other end of an interface (of a veth, that of a container), and
+//! capturing in another one.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd};
+use std::path::{Path, PathBuf};
+
+use strata_sys::interface as asked;
 
 use super::netlink::{Netlink, attribute, malformed, u32_at};
 
@@ -46,6 +50,33 @@ pub fn namespaces_behind() -> io::Result<BTreeMap<u32, String>> {
     Ok(ids.into_iter().filter_map(named).collect())
 }
 
+/// Moves this thread, and the threads that it starts from then on, into a network namespace: one with this
+/// name, as `ip netns` and Docker give them, or that of the process with this number, or the one at this path.
+///
+/// # Errors
+///
+/// If there is none, or this is not permitted (`CAP_SYS_ADMIN`), or Linux is older than 5.2; with the path.
+pub fn enter_namespace(which: &str) -> Result<(), (PathBuf, io::Error)> {
+    let path = path_of(which);
+    let entered = File::open(&path).and_then(|file| asked::enter_namespace(file.as_fd()));
+    entered.map_err(|error| (path, error))
+}
+
+/// Where a namespace is.
+fn path_of(which: &str) -> PathBuf {
+    if which.contains('/') {
+        return which.into();
+    }
+    let named = NAMED.iter().map(|dir| Path::new(dir).join(which));
+    let mut named = named.filter(|path| path.exists());
+    let of_process = || match which.parse::<u32>() {
+        Ok(pid) => PathBuf::from(format!("/proc/{pid}/ns/net")),
+        // Its error names where it was expected.
+        Err(_) => Path::new(NAMED[0]).join(which),
+    };
+    named.next().unwrap_or_else(of_process)
+}
+
 /// Names of namespaces, by the number that this one has for them.
 fn names(netlink: &mut Netlink) -> BTreeMap<u32, String> {
     let mut names = BTreeMap::new();
@@ -62,7 +93,7 @@ fn names(netlink: &mut Netlink) -> BTreeMap<u32, String> {
     names
 }
 
-fn number(netlink: &mut Netlink, path: &std::path::Path) -> io::Result<Option<u32>> {
+fn number(netlink: &mut Netlink, path: &Path) -> io::Result<Option<u32>> {
     let file = File::open(path)?;
     let mut body = vec![0; GENERAL_LEN];
     body.extend(8_u16.to_ne_bytes());

@@ -6,6 +6,7 @@ use anyhow::{Context, Result};
 use rustix::thread::CpuSet;
 use strata_capture::live::{Direction, Exclusive, LiveOptions, Rings, Stamps};
 use strata_record::{InterfaceSpec, SandboxSpec, Shed};
+use strata_terminal::confined::NetnsArgs;
 use strata_terminal::output::refuse;
 use strata_terminal::rings::{RingsArg, percent};
 use strata_terminal::text;
@@ -30,6 +31,9 @@ pub(super) struct InterfaceArgs {
         conflicts_with = "read"
     )]
     pub(super) interfaces: Vec<String>,
+
+    #[command(flatten)]
+    pub(super) netns: NetnsArgs,
 
     /// Don't put the interface into promiscuous mode.
     #[arg(short = 'p', long = "no-promiscuous-mode")]
@@ -192,6 +196,7 @@ impl InterfaceArgs {
     /// accepted too, with a warning.
     pub(super) fn check_for_files(&self) -> Result<()> {
         only_live(&[
+            ("--netns", self.netns.is_given()),
             ("--cores", self.cores.is_some()),
             ("--exclusive", self.exclusive.is_some()),
             ("--cpu", self.cpu.is_some()),

@@ -95,7 +95,7 @@ pub(super) fn outcome(outcome: &RecordOutcome) -> Result<()> {
         shadow(&mut out, counts, &outcome.classes)?;
     }
     if let Some(report) = &outcome.drift {
-        crate::drift::print(&mut out, report)?;
+        crate::reading::drift::print(&mut out, report)?;
     }
     Ok(())
 }
@@ -136,7 +136,7 @@ fn shadow(out: &mut impl Write, counts: &ShadowCounts, classes: &[String]) -> Re
 fn print_closed(out: &mut impl Write, closed: &Closed) -> Result<()> {
     writeln!(out, " -> {closed}")?;
     match closed {
-        Closed::Log { dir, recording } => crate::info::print_recording(out, dir, *recording),
+        Closed::Log { dir, recording } => crate::reading::info::print_recording(out, dir, *recording),
         Closed::Relay { reports, .. } => reports.iter().try_for_each(|report| {
             let rdma = &report.rdma;
             writeln!(

@@ -14,13 +14,13 @@ use crate::common::disk::never_full;
 use crate::common::signal::signal;
 
 pub(super) const NEAR: &str = "st-live-c";
-const FAR: &str = "st-live-d";
+pub(super) const FAR: &str = "st-live-d";
 
 /// Number of packets in [`capture`].
-const PACKETS: u64 = 94;
+pub(super) const PACKETS: u64 = 94;
 
 /// Ethernet packets of a capture.
-fn capture() -> PathBuf {
+pub(super) fn capture() -> PathBuf {
     data_dir().join("labelled/cic2017-sqli/trace.pcap")
 }
 
@@ -45,6 +45,19 @@ impl Recording {
         log: &Path,
         arguments: &[&str],
     ) -> Self {
+        let mut program = Command::new("ip");
+        program.args(["netns", "exec", namespace.name()]);
+        program.arg(env!("CARGO_BIN_EXE_strata"));
+        Self::of(program, interface, log, arguments)
+    }
+
+    /// A recording by this program.
+    pub(super) fn of(
+        mut command: Command,
+        interface: &str,
+        log: &Path,
+        arguments: &[&str],
+    ) -> Self {
         let name = log.file_name().unwrap().to_str().unwrap();
         let socket = log.with_file_name(format!("{name}.sock"));
         // A filter may end the arguments.
@@ -57,14 +70,7 @@ impl Recording {
             true => &[],
             false => &["--config", config.to_str().unwrap()],
         };
-        let mut command = Command::new("ip");
         command
-            .args([
-                "netns",
-                "exec",
-                namespace.name(),
-                env!("CARGO_BIN_EXE_strata"),
-            ])
             .args(["record", "-i", interface, "-o"])
             .arg(log)
             .arg("--socket")
@@ -109,7 +115,7 @@ impl Recording {
     }
 
     /// Sends the packets of [`capture`]; returns when all are seen, or none will be.
-    fn send(&self, namespace: &Namespace) {
+    pub(super) fn send(&self, namespace: &Namespace) {
         let before = self.seen();
         send(namespace);
         until("everything is seen", || match (before, self.seen()) {

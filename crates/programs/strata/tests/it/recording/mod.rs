@@ -5,5 +5,6 @@ mod control;
 mod drift;
 mod exclusive;
 mod live;
+mod netns;
 mod replay;
 mod shed;
