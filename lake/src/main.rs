@@ -4,7 +4,7 @@
 //! made while the query runs (`tiers`).
 #![forbid(unsafe_code)]
 
-#[path = "../../crates/programs/strata/src/query/args.rs"]
+#[path = "../../crates/programs/strata/src/reading/query/args.rs"]
 mod args;
 mod arrays;
 mod files;

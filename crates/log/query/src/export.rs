@@ -15,6 +15,7 @@ use crate::by_link::ByLink;
 use crate::by_time::MEMORY_BYTES;
 use crate::exporter::{
     ExportOptions, Exported, Exporter, FileFormat, LoggedPacket, Output, Sections, TakePacket,
+    metas_of_blocks,
 };
 use crate::find::Find;
 use crate::merge;
@@ -82,6 +83,70 @@ pub fn export_within<W: Write>(
         merge::write(log, recording, parts, &select, &mut exporter)?;
     }
     exporter.finish()
+}
+
+/// A capture file with packets of several logs, in the order in which they are given.
+#[derive(Debug)]
+pub struct MergedExport<'a, W: Write>(Exporter<'a, W>);
+
+impl<'a, W: Write> MergedExport<'a, W> {
+    /// Begins a file with the metadata of these logs, as far as it is of no interface.
+    ///
+    /// # Errors
+    ///
+    /// If a log cannot be read or the output not written.
+    pub fn new<'l>(
+        logs: impl IntoIterator<Item = &'l Log>,
+        output: W,
+        format: FileFormat,
+        options: ExportOptions<'a>,
+    ) -> Result<Self, ArchiveError> {
+        let mut sections = Sections::default();
+        let mut blocks = Vec::new();
+        let mut take = |meta: Meta| match meta {
+            Meta::Section { options } => sections.add(&options),
+            Meta::Block {
+                interface: None, ..
+            } => blocks.push(meta),
+            // Interfaces come with their packets, and with them what is said of them.
+            Meta::Block { .. } | Meta::Interface { .. } => {}
+        };
+        for log in logs {
+            for recording in log.recordings() {
+                // The reader of the packets reports damage.
+                let metas = metas_of(log, recording, &mut Vec::new())?;
+                metas.into_iter().for_each(&mut take);
+            }
+            metas_of_blocks(log, &mut take).map_err(ArchiveError::Store)?;
+        }
+        let mut exporter = Exporter::new(output, format, &sections, options)?;
+        for block in blocks {
+            exporter.meta(0, block)?;
+        }
+        Ok(Self(exporter))
+    }
+
+    /// Writes a packet of the log with this number and name, which is said of its interface.
+    ///
+    /// # Errors
+    ///
+    /// If the output cannot be written.
+    pub fn packet(
+        &mut self,
+        log: (u32, &str),
+        packet: &LoggedPacket<'_>,
+    ) -> Result<(), ArchiveError> {
+        self.0.of_log(log, packet)
+    }
+
+    /// Ends the file.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be written.
+    pub fn finish(self) -> Result<(), ArchiveError> {
+        self.0.finish().map(drop)
+    }
 }
 
 /// Hands out the wanted packets of a log in the order of [`export`], with the same bounds.

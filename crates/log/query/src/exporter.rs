@@ -12,8 +12,8 @@ use strata_archive::ArchiveError;
 use strata_blocks::{PacketRecord, Record};
 use strata_capture::{PacketRef, PcapNgWriter, PcapWriter, WriteError};
 use strata_store::{Damage, Log, Select, StoreError};
-use strata_wire::pcapng::options;
-use strata_wire::{Interface, LinkType, Meta};
+use strata_wire::pcapng::{block_type, options};
+use strata_wire::{Interface, KeepKind, LinkType, Meta};
 
 use crate::left_out::{LeftOut, Missing, Place};
 
@@ -35,6 +35,8 @@ pub struct ExportOptions<'a> {
     pub comments: bool,
     /// Only packets that were kept so.
     pub kept: Kept,
+    /// TLS secrets to write before the packets, in the format of NSS key logs; may be empty. pcapng only.
+    pub tls_keys: Vec<u8>,
 }
 
 /// How and why packets were kept; the default is all.
@@ -132,6 +134,10 @@ pub struct LoggedPacket<'a> {
     pub header_len: u16,
     /// The bytes kept.
     pub data: &'a [u8],
+    /// Options of the packet in its input, as pcapng has them.
+    pub options: &'a [u8],
+    /// Its interface.
+    pub described: &'a Interface,
     /// Name of its class; `None` if it has none.
     pub class: Option<&'a str>,
     /// The share of all flows that was captured then, up to 1.
@@ -214,27 +220,46 @@ impl Sections {
     ///
     /// If the log cannot be read; damage is skipped.
     pub(crate) fn of_blocks(&mut self, log: &Log) -> Result<(), StoreError> {
-        let select = Select {
-            metadata_only: true,
-            ..Select::default()
-        };
-        for recording in log.recordings() {
-            for block in log.blocks(recording, &select) {
-                let block = match block {
-                    Ok(block) => block,
-                    // The reader of the packets meets this block again, and reports it; bad records too.
-                    Err(StoreError::Damage(_)) => continue,
-                    Err(error) => return Err(error),
-                };
-                for record in block.records().flatten() {
-                    if let Record::Meta(Meta::Section { options }) = record {
-                        self.add(&options);
-                    }
+        metas_of_blocks(log, |meta| {
+            if let Meta::Section { options } = meta {
+                self.add(&options);
+            }
+        })
+    }
+}
+
+/// Hands out the metadata of a log's block files.
+///
+/// # Errors
+///
+/// If the log cannot be read; damage is skipped: the reader of the packets meets it again, and reports it.
+pub(crate) fn metas_of_blocks(log: &Log, mut take: impl FnMut(Meta)) -> Result<(), StoreError> {
+    let select = Select {
+        metadata_only: true,
+        ..Select::default()
+    };
+    for recording in log.recordings() {
+        for block in log.blocks(recording, &select) {
+            let block = match block {
+                Ok(block) => block,
+                Err(StoreError::Damage(_)) => continue,
+                Err(error) => return Err(error),
+            };
+            for record in block.records().flatten() {
+                if let Record::Meta(meta) = record {
+                    take(meta);
                 }
             }
         }
-        Ok(())
     }
+    Ok(())
+}
+
+/// The body of a Decryption Secrets Block (draft-ietf-opsawg-pcapng §4.7) with a key log of TLS.
+fn secrets(tls_keys: &[u8]) -> Result<Vec<u8>, WriteError> {
+    const TLS_KEY_LOG: u32 = 0x544c_534b;
+    let len = u32::try_from(tls_keys.len()).map_err(|_| WriteError::TooLong(tls_keys.len()))?;
+    Ok([&TLS_KEY_LOG.to_le_bytes()[..], &len.to_le_bytes(), tls_keys].concat())
 }
 
 /// Writes packets and the inputs' metadata to a capture file.
@@ -273,7 +298,14 @@ impl<'a, W: Write> Exporter<'a, W> {
     ) -> Result<Self, ArchiveError> {
         let section = sections.merged.as_deref().unwrap_or(&[]);
         let output = match format {
-            FileFormat::PcapNg => Output::PcapNg(PcapNgWriter::new(output, section)?),
+            FileFormat::PcapNg => {
+                let mut writer = PcapNgWriter::new(output, section)?;
+                if !options.tls_keys.is_empty() {
+                    let body = secrets(&options.tls_keys)?;
+                    writer.block(block_type::DECRYPTION_SECRETS, None, &body)?;
+                }
+                Output::PcapNg(writer)
+            }
             FileFormat::Pcap => Output::Pcap(PcapWriter::new(output)),
         };
         Ok(Self::to(output, options))
@@ -438,13 +470,13 @@ impl<'a, W: Write> Exporter<'a, W> {
 
     fn write(
         &mut self,
-        (recording, interface): (u32, u16),
+        key: (u32, u16),
         packet: &PacketRecord<'_>,
         judged: &impl Judgement,
     ) -> Result<(), ArchiveError> {
-        let known = self.interfaces.get(&(recording, interface));
+        let known = self.interfaces.get(&key);
         let (number, interface) = known.expect("a packet is wanted if its interface is known");
-        let number = *number;
+        let (recording, number) = (key.0, *number);
         if let Output::Packets(take) = &mut self.output {
             self.exported.packets += 1;
             let logged = LoggedPacket {
@@ -458,12 +490,61 @@ impl<'a, W: Write> Exporter<'a, W> {
                 captured_len: packet.captured_len,
                 header_len: packet.header_len,
                 data: packet.data,
+                options: packet.options,
+                described: interface,
                 class: judged.class(),
                 flow_share: judged.flow_share(),
                 judged,
             };
             return Ok(take(&logged).map_err(WriteError::Io)?);
         }
+        self.put(key, packet, judged)
+    }
+
+    /// Writes a packet of another log, which has this number and name, with what it is known by there.
+    ///
+    /// # Errors
+    ///
+    /// If the output cannot be written.
+    pub(crate) fn of_log(
+        &mut self,
+        (log, name): (u32, &str),
+        packet: &LoggedPacket<'_>,
+    ) -> Result<(), ArchiveError> {
+        let key = (log, packet.interface);
+        if !self.interfaces.contains_key(&key) {
+            let mut interface = packet.described.clone();
+            // A name that is too long for an option is left out.
+            let _ = options::push_comment(&mut interface.options, &format!("log {name}"));
+            let id = packet.interface;
+            self.meta(log, Meta::Interface { id, interface })?;
+        }
+        let record = PacketRecord {
+            ts_ns: packet.ts_ns,
+            seq: 0,
+            wire_len: packet.wire_len,
+            captured_len: packet.captured_len,
+            header_len: packet.header_len,
+            interface: packet.interface,
+            verdict: 0,
+            keep: KeepKind::Nothing,
+            has_timestamp: packet.has_timestamp,
+            data: packet.data,
+            options: packet.options,
+        };
+        self.put(key, &record, packet.judged)
+    }
+
+    /// Writes a packet to the file.
+    fn put(
+        &mut self,
+        key: (u32, u16),
+        packet: &PacketRecord<'_>,
+        judged: &dyn Judgement,
+    ) -> Result<(), ArchiveError> {
+        let known = self.interfaces.get(&key);
+        let (number, interface) = known.expect("an interface is written before its packets");
+        let number = *number;
         self.packet_options.clear();
         self.packet_options.extend_from_slice(packet.options);
         if self.options.comments {

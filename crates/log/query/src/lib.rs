@@ -1,6 +1,6 @@
 //! Reading a log, of both tiers alike.
 //!
-//! - [`export`]: packets into a capture file, in one order ([`Find`] selects them, a merge of parts
+//! - [`export`], [`MergedExport`]: packets of a log, or of several, into a capture file, in one order ([`Find`] selects them, a merge of parts
 //!   and of each worker's blocks orders them);
 //! - [`packets`], [`packets_until`], [`packets_while`]: the same packets, handed out one by one;
 //!   [`PacketRows`] has their headers, [`packet_json`] what is said of them, [`PacketCopy`] keeps one;
@@ -52,7 +52,7 @@ mod search;
 pub use by_link::ByLink;
 pub use by_time::MEMORY_BYTES;
 pub use export::{
-    export, export_packet_table, export_within, packets, packets_until, packets_while,
+    MergedExport, export, export_packet_table, export_within, packets, packets_until, packets_while,
 };
 pub use exporter::{
     ExportOptions, Exported, FileFormat, Judgement, JudgementKey, Kept, LoggedPacket, PacketCopy,

@@ -31,17 +31,17 @@ Examples:
   strata model compare model.json new.json -r trace.pcap
   strata model compare built-in model.json -r log/ --labels eve.json
 
-Without models, shows the packets that the shadow model of a running recording would have kept
-differently. With two models, runs both over captures or logs, and shows the packets that each
-calls anomalous; with labels, also the numbers of packets and flows by source, and the attack
-packets that each would keep if a tenth of the payload went to the highest scores. The models
-need not have the same features, and neither has to be in force.")]
+Without models, shows the number of packets that the shadow model of a running recording would have
+kept differently. With two models, runs both over captures or logs, and shows the number of packets
+that each calls anomalous; with labels, also the numbers of packets and flows by source, and the
+share of attack packets that each would keep if it kept a tenth of the payload, highest scores
+first. The models need not have the same features, and neither has to be in force.")]
 pub(crate) struct Args {
-    /// Compare the model MODEL with OTHER; 'built-in' is the one that ships with the program.
+    /// Compare MODEL with OTHER; 'built-in' is the model that ships with the program.
     #[arg(value_names = ["MODEL", "OTHER"], num_args = 0..=2)]
     models: Vec<PathBuf>,
 
-    /// Read this capture file, as `strata record` does, or the packets of this log.
+    /// Compare the models on this capture file or log; may be given several times.
     #[arg(short = 'r', long = "read", value_name = "FILE", requires = "models")]
     read: Vec<PathBuf>,
 

@@ -31,7 +31,7 @@ pub(crate) struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum Command {
-    /// Label flows of a log: write them to a file for strata train --labels.
+    /// Label flows of a log: write them to a file for `strata train --labels`.
     Add(AddArgs),
 }
 
@@ -43,24 +43,25 @@ Examples:
   strata labels add log/ --label benign -o labels.json --community-id 1:LQU9qZlK+B5F3KDmev6m5PMibrg=
   strata train log/ --labels labels.json --otherwise benign -o new.json
 
-A flow gets the label if one of its packets matches. The label holds from the flow's first packet in
-the log to its last; after a pause of 5 minutes, the same addresses and ports are another flow.")]
+A flow gets the label if one of its packets matches the filter, --community-id, --from and --to, as
+far as they are given. The label holds from the flow's first packet in the log to its last; after a
+pause of 5 minutes, packets with the same addresses and ports are another flow.")]
 struct AddArgs {
     /// Read the log in this directory.
     #[arg(value_name = "LOG")]
     log: PathBuf,
 
-    /// Give the flows this label: the name of a class, such as scan; or attack, or benign.
+    /// Give the flows this label: the name of a class, such as scan, or attack or benign.
     #[arg(long, value_name = "LABEL")]
     label: String,
 
-    /// Add the flows to this file: Zeek's conn.log as JSON lines, with labels. A flow that is
-    /// labelled again gets the new label.
+    /// Add the flows to this file, in the format of Zeek's conn.log as JSON lines, with labels. A
+    /// flow that has a label already gets the new one.
     #[arg(short = 'o', long, value_name = "FILE")]
     output: PathBuf,
 
-    /// Label the flow with this Community ID, as alerts and other tools print it; if several flows
-    /// have it, label all of them.
+    /// Label the flow with this Community ID, as IDS alerts and other tools print it; if several
+    /// flows have it, label all of them. May be given several times.
     #[arg(long = "community-id", value_name = "ID")]
     community_ids: Vec<String>,
 
@@ -74,15 +75,15 @@ struct AddArgs {
     #[arg(long, value_name = "TIME")]
     from: Option<String>,
 
-    /// Label flows with packets before this time, written in the same way.
+    /// Label flows with packets before this time, in the format of --from.
     #[arg(long, value_name = "TIME")]
     to: Option<String>,
 
     #[command(flatten)]
     key: KeyArgs,
 
-    /// Label flows with packets that match this tcpdump filter, which sees only the bytes that were
-    /// kept. Put options before it.
+    /// Label flows with packets that match this tcpdump filter, which tests only the bytes that
+    /// were kept. Put options before it.
     #[arg(value_name = "FILTER", trailing_var_arg = true)]
     filter: Vec<String>,
 }
@@ -117,7 +118,10 @@ fn add(args: &AddArgs) -> Result<()> {
         )));
     }
     let log = open_log(&args.key, &args.log, "labels no flows of")?;
-    output::check(&args.output, &args.key.sources(&args.log, &log))?;
+    output::check(
+        &args.output,
+        &args.key.sources([(args.log.as_path(), &log)]),
+    )?;
     let file = ConnLog::read(&args.output);
     let mut file = file.map_err(|error| match error {
         ConnLogError::NoFile(_) => refuse(error.to_string()),

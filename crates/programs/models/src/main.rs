@@ -20,21 +20,21 @@ use clap::{CommandFactory as _, Parser, Subcommand};
 use strata_terminal::logging::LoggingArgs;
 use strata_terminal::program::{self, Program};
 
-/// Make models, judge them, and put them in force.
+/// Make models, evaluate them, and put them in force.
 #[derive(Debug, Parser)]
 #[command(name = "strata-models", bin_name = "strata", max_term_width = 100)]
 enum Command {
     /// Write the features of each packet, as the classifier sees them.
     Features(features::Args),
-    /// Label flows of a log, to train on.
+    /// Label flows of a log, for training.
     Labels(label_flows::Args),
     /// Train a model on labelled features.
     Train(Box<train::TrainArgs>),
     /// Learn the ordinary traffic of a site, without labels.
     Learn(Box<learn::Args>),
-    /// Evaluate a model on a labelled capture; write a page and JSON.
+    /// Evaluate a model on a labelled capture; write an HTML page and JSON.
     Eval(eval::Args),
-    /// Put another model in force, and compare two.
+    /// Put another model in force, or compare two models.
     #[command(subcommand)]
     Model(Model),
     /// Compare model presets on labelled captures.
@@ -43,9 +43,10 @@ enum Command {
 
 #[derive(Debug, Subcommand)]
 enum Model {
-    /// Put another model in force: the shadow of a running recording, or a file in place of another.
+    /// Put another model in force: the shadow of a running recording, or a file in place of
+    /// another.
     Promote(promote::Args),
-    /// Show where two models differ: on a capture or log, or in a running recording with a shadow.
+    /// Compare two models: on a capture or log, or those of a running recording with a shadow.
     Compare(Box<compare::Args>),
 }
 

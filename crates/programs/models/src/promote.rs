@@ -30,25 +30,26 @@ Examples:
 
 Without files, the shadow model of a running recording (strata record --shadow) decides from the
 next packet on, and the model that the recording was started with becomes the shadow. The recording
-continues: flows keep their counters, and the log says for each packet which model decided. A new
-recording starts with the files that it is given.
+continues: flows keep their counters, and the log shows for each packet which model decided. A new
+recording starts with the model files on its own command line.
 
 With files, NEW takes the place of FILE, which is kept as FILE.before. A recording reads its model
-when it starts.")]
+only when it starts.")]
 pub(crate) struct Args {
-    /// Put the model NEW in the place of FILE.
+    /// Put the model NEW in the place of the model FILE.
     #[arg(value_names = ["NEW", "FILE"], num_args = 0..=2)]
     files: Vec<PathBuf>,
 
-    /// Go back: to the model that the recording was started with, or from FILE to FILE.before.
+    /// Go back: to the model that the recording was started with; or exchange FILE and FILE.before.
     #[arg(long)]
     back: bool,
 
-    /// Promote a file even if its training missed its targets.
+    /// Promote a model even if it missed the targets of its training, or learnt from too little
+    /// traffic.
     #[arg(long)]
     force: bool,
 
-    /// Give a reason, for the list of events.
+    /// Give a reason, which the list of events shows.
     #[arg(long, default_value = "")]
     why: String,
 

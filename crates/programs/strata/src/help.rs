@@ -43,7 +43,7 @@ Other systems
   gpv          Group packets of flows into vectors: send, receive, classify
 Tools
   generate, replay    Generate traffic from a seed; replay a capture
-  config              Make a configuration file; show what is in force
+  config, bug-report  Make a configuration file; write what a fault report needs
 Topics, of strata help TOPIC: filters, granularities, budgets, times, keys
 ";
 

@@ -1,44 +1,37 @@
-//! The program `strata`: one file per subcommand.
+//! The program `strata`: a file for each command or group of commands, in folders as the help groups them.
 #![forbid(unsafe_code)]
 #![allow(clippy::print_stderr)]
 
 mod ask;
 mod beside;
-mod collector;
+mod bug_report;
 #[cfg(test)]
 #[path = "../tests/it/common/commands.rs"]
 mod commands;
-mod compact;
 mod config;
 mod control;
-mod drift;
-mod export;
-mod extcap;
-mod generate;
 mod help;
-mod info;
 mod interfaces;
-mod key;
-mod object_tier;
-mod prune;
-mod query;
-mod read;
+mod keeping;
+mod links;
+mod reading;
 mod record;
-mod relay;
-mod replay;
-mod sending;
 mod serve;
-mod switch;
-mod top;
 mod topics;
-mod verify;
+mod traffic;
 
 use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
+use strata_reading::{grep, read, top};
 use strata_terminal::logging::LoggingArgs;
 use strata_terminal::program::{self, HelperArgs, Program};
+
+use keeping::{compact, key, object_tier, prune, verify};
+use links::{collector, extcap, relay, switch};
+use reading::{export, info, query};
+use traffic::{generate, replay};
 
 /// Log network traffic: all headers, and as much payload as there is room for.
 #[derive(Debug, Parser)]
@@ -85,7 +78,7 @@ enum Command {
     /// Print the packets of a log, a line each.
     Read(read::Args),
     /// Search the payload that a log kept for a pattern.
-    Grep(read::grep::Args),
+    Grep(grep::Args),
     /// Show the largest flows, hosts, ports, protocols, classes or reasons of a log.
     Top(top::Args),
     /// Export packets or flow records of a log to a file: pcapng, pcap, CSV, JSON, IPFIX or Parquet.
@@ -108,6 +101,8 @@ enum Command {
     Generate(generate::Args),
     /// Replay a capture file on an interface.
     Replay(replay::Args),
+    /// Write what is needed to understand a fault here, without packets.
+    BugReport(bug_report::Args),
     /// Open packet sockets for a recording without the privilege.
     #[command(hide = true)]
     Helper(HelperArgs),
@@ -166,7 +161,7 @@ impl Program for Cli {
             Command::Serve(args) => serve::run(args),
             Command::Info(args) => info::run(args),
             Command::Read(args) => read::run(args),
-            Command::Grep(args) => read::grep::run(args),
+            Command::Grep(args) => grep::run(args),
             Command::Top(args) => top::run(args),
             Command::Export(args) => export::run(args),
             Command::Compact(args) => compact::run(args),
@@ -178,6 +173,7 @@ impl Program for Cli {
             Command::Move(args) => object_tier::run(args),
             Command::Generate(args) => generate::run(args),
             Command::Replay(args) => replay::run(args),
+            Command::BugReport(args) => bug_report::run(args),
             Command::Helper(args) => args.run(),
         }
     }

@@ -22,7 +22,7 @@ pub struct KeyArgs {
     key: Option<PathBuf>,
 
     /// Look for a tunnel in datagrams of this UDP port too, as in vxlan=8473; may be given several
-    /// times. A log says which ports it was recorded with, unless a relay wrote it.
+    /// times. A log has the ports that it was recorded with, unless a relay wrote it.
     #[arg(
         long,
         value_name = "NAME=PORT",
@@ -56,9 +56,11 @@ impl KeyArgs {
         self.key.clone()
     }
 
-    /// The files that are read when the log in `dir` is.
-    pub fn sources(&self, dir: &Path, log: &Log) -> Sources {
-        Sources::default().files(&self.key).log(dir, log)
+    /// The files that are read when these logs are, each with its directory.
+    pub fn sources<'a>(&self, logs: impl IntoIterator<Item = (&'a Path, &'a Log)>) -> Sources {
+        let sources = Sources::default().files(&self.key);
+        let logs = logs.into_iter();
+        logs.fold(sources, |sources, (dir, log)| sources.log(dir, log))
     }
 
     /// Opens a log, decrypting what is encrypted.

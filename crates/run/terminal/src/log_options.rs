@@ -39,7 +39,7 @@ impl GroupArgs {
 /// How blocks go to the disk, as the user writes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum DiskWay {
-    /// Whichever is faster.
+    /// The faster of these two.
     Auto,
     /// Bypassing the page cache.
     Direct,

@@ -37,8 +37,8 @@ const FIELD_PREFIX: &str = "STRATA";
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Logging")]
 pub struct LoggingArgs {
-    /// Log at this level: error, warn, info, debug, trace or off; or as in RUST_LOG, also for
-    /// libraries (info,object_store=debug).
+    /// Log at this level: error, warn, info, debug, trace or off; or as in RUST_LOG, which also
+    /// sets levels of libraries (info,object_store=debug).
     #[arg(
         long,
         value_name = "LEVEL",
@@ -57,8 +57,7 @@ pub struct LoggingArgs {
 /// Whether a command prints nothing but what went wrong. Of several commands, which all mean the same by it.
 #[derive(Clone, Copy, Debug, clap::Args)]
 pub struct QuietArgs {
-    /// Print neither progress nor a summary: only warnings and errors, and what other options ask
-    /// for.
+    /// Print neither progress nor a summary: only warnings, errors and the output of other options.
     #[arg(long, help_heading = Resettable::Reset)]
     quiet: bool,
 }
@@ -73,7 +72,7 @@ impl QuietArgs {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum LogFormat {
-    /// Lines for people.
+    /// Lines of text.
     Text,
     /// A JSON object per line.
     Json,

@@ -9,11 +9,11 @@ use crate::bounded;
 /// How many rings packets of several interfaces arrive in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum RingsArg {
-    /// As many as are useful.
+    /// One ring for 128 interfaces or more, else one per interface.
     Auto,
-    /// One per interface.
+    /// One ring per interface.
     Each,
-    /// One for all interfaces.
+    /// One ring for all interfaces.
     One,
 }
 

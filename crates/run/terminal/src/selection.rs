@@ -10,7 +10,7 @@ use strata_filter::{CompileError, Filter};
 use strata_query::{ByLink, ExportOptions, Exported, Find, Kept, LoggedPacket, packets_while};
 use strata_store::{Damage, Log, Select};
 use strata_wire::LinkType;
-use tracing::{error, info, warn};
+use tracing::{error, warn};
 
 use crate::text;
 
@@ -104,8 +104,8 @@ pub(crate) fn each(
     let options = ExportOptions {
         select: find.select(),
         matches: by_link.as_mut().map(ByLink::as_matches),
-        comments: false,
         kept,
+        ..ExportOptions::default()
     };
     let exported = packets_while(memory_bytes, log, find, options, take)??;
     check_fit(by_link.as_ref().and_then(ByLink::misfit))?;
@@ -142,13 +142,6 @@ pub fn report(damaged: &[Damage], left_out: u64) -> Result<()> {
             "{places} in the log; {} left out",
             text::count_of(packets, "packet")
         ),
-    }
-}
-
-/// If an export is empty, says when the log's packets arrived.
-pub fn say_span(log: &Log, find: &Find<'_>) {
-    if let Some(text) = span_text(log, find) {
-        info!("{text}");
     }
 }
 

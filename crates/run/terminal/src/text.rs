@@ -28,7 +28,7 @@ pub fn filter(words: &[String]) -> Result<Option<Filter>> {
 }
 
 /// Whether a word of a filter looks like an option.
-pub fn is_option(word: &str) -> bool {
+fn is_option(word: &str) -> bool {
     let name = word.trim_start_matches('-');
     name.len() < word.len() && name.starts_with(|c: char| c.is_ascii_alphabetic())
 }

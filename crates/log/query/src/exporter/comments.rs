@@ -38,7 +38,7 @@ pub(super) struct Comments {
 
 impl Comments {
     /// A packet's comment.
-    pub(super) fn of(&mut self, judged: &impl Judgement) -> &str {
+    pub(super) fn of(&mut self, judged: &dyn Judgement) -> &str {
         let Some(key) = judged.key() else {
             self.other = comment_text(judged);
             return &self.other;

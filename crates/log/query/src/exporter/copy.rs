@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use strata_wire::LinkType;
+use strata_wire::{Interface, LinkType};
 
 use super::{Judgement, JudgementKey, LoggedPacket};
 
@@ -19,6 +19,8 @@ pub struct PacketCopy {
     captured_len: u32,
     header_len: u16,
     data: Vec<u8>,
+    options: Vec<u8>,
+    described: Interface,
     judged: JudgementCopy,
 }
 
@@ -49,6 +51,8 @@ impl PacketCopy {
             captured_len: packet.captured_len,
             header_len: packet.header_len,
             data: packet.data.to_vec(),
+            options: packet.options.to_vec(),
+            described: packet.described.clone(),
             judged: JudgementCopy {
                 class: judged.class().map(str::to_owned),
                 score: judged.score(),
@@ -75,6 +79,8 @@ impl PacketCopy {
             captured_len: self.captured_len,
             header_len: self.header_len,
             data: &self.data,
+            options: &self.options,
+            described: &self.described,
             class: self.judged.class.as_deref(),
             flow_share: self.judged.flow_share,
             judged: &self.judged,

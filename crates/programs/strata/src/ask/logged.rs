@@ -55,7 +55,7 @@ pub(super) fn ask(
         ));
     }
     let log = open_log(&args.of_logs.key, dir, "queries")?;
-    answers.reads(args.of_logs.key.sources(dir, &log).files(&args.files));
+    answers.reads(args.of_logs.key.sources([(dir, &log)]).files(&args.files));
     answers.open()?;
     let reference = first_packet_ns(&log)?;
     let time = |text: &Option<String>| {

@@ -446,6 +446,7 @@ fn written(
         matches: by_link.as_mut().map(ByLink::as_matches),
         comments: true,
         kept: sought.kept.clone(),
+        ..ExportOptions::default()
     };
     let of_flows = FlowOptions {
         class: sought.kept.class.as_deref(),

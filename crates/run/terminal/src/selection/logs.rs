@@ -17,6 +17,7 @@ use tracing::{error, info};
 
 use crate::key::KeyArgs;
 use crate::output::refuse;
+use crate::progress::Progress;
 
 use super::{SpanArgs, each, first_packet_ns, span_text};
 
@@ -66,6 +67,8 @@ impl Logs {
     /// Opens the log named first, and those named by the first words after it: directories with a log. Returns
     /// the words that are left, such as those of a filter.
     ///
+    /// A bar may show how much is read.
+    ///
     /// # Errors
     ///
     /// If one cannot be opened, or there are too many.
@@ -73,6 +76,7 @@ impl Logs {
         first: &Path,
         words: &'a [String],
         key: &KeyArgs,
+        progress: &Progress,
     ) -> Result<(Self, &'a [String])> {
         let more = words.iter().take_while(|word| names_log(word));
         let (more, filter) = words.split_at(more.count());
@@ -86,7 +90,7 @@ impl Logs {
         let logs = dirs.map(|dir| {
             Ok(Named {
                 name: dir.display().to_string(),
-                log: key.open(dir)?,
+                log: key.open_watched(dir, progress)?,
             })
         });
         let logs = logs.collect::<Result<_>>()?;
@@ -98,6 +102,21 @@ impl Logs {
     #[expect(clippy::len_without_is_empty, reason = "there is at least one")]
     pub fn len(&self) -> usize {
         self.logs.len()
+    }
+
+    /// The only log; `None` if there are several.
+    #[must_use]
+    pub fn only(&self) -> Option<&Log> {
+        match self.logs.as_slice() {
+            [only] => Some(&only.log),
+            _ => None,
+        }
+    }
+
+    /// The logs, and where they are.
+    pub fn all(&self) -> impl Iterator<Item = (&Path, &Log)> {
+        let logs = self.logs.iter();
+        logs.map(|named| (Path::new(&named.name), &named.log))
     }
 
     /// The name of a log, if there are several.

@@ -40,6 +40,7 @@ pub(crate) const LONG_RUNNING: &[(&str, Faces)] = &[
 
 /// Commands that end by themselves.
 pub(crate) const ENDING: &[&str] = &[
+    "bug-report",
     "compare",
     "config init",
     "config reference",

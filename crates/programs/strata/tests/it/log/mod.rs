@@ -4,6 +4,7 @@ mod flow_collector;
 mod grep;
 mod ids;
 mod model;
+mod names;
 mod object_tier;
 mod outputs;
 mod read;

@@ -570,3 +570,55 @@ fn a_reader_that_goes_is_no_failure() {
         );
     }
 }
+
+#[test]
+fn tls_secrets_are_in_a_file_as_editcap_puts_them_there() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = dir.path().join("log");
+    record(&sqli(), &log);
+    let keys = dir.path().join("keys.log");
+    let secret = format!("CLIENT_RANDOM {} {}\n", "ab".repeat(32), "01".repeat(48));
+    fs::write(&keys, format!("# of a browser\n{secret}{secret}\n")).unwrap();
+    let [plain, with, injected] =
+        ["plain", "with", "injected"].map(|name| dir.path().join(name).with_extension("pcapng"));
+    ok(strata().arg("export").arg(&log).arg("-w").arg(&plain));
+    let export = || {
+        let mut command = strata();
+        command.arg("export").arg(&log).arg("--tls-keys").arg(&keys);
+        command.arg("-w").arg(&with);
+        command
+    };
+    ok(&mut export());
+    let mut editcap = Command::new("editcap");
+    editcap
+        .arg("--inject-secrets")
+        .arg(format!("tls,{}", keys.display()));
+    ok(editcap.arg(&plain).arg(&injected));
+    let secrets = |file: &Path| -> Vec<Vec<u8>> {
+        let bytes = fs::read(file).unwrap();
+        let (mut blocks, mut rest) = (Vec::new(), bytes.as_slice());
+        while let Some(head) = rest.first_chunk::<8>() {
+            let word = |at: usize| u32::from_le_bytes(head[at..at + 4].try_into().unwrap());
+            let (block, after) = rest.split_at(word(4) as usize);
+            if word(0) == 10 {
+                blocks.push(block.to_vec());
+            }
+            rest = after;
+        }
+        blocks
+    };
+    assert_eq!(secrets(&with), secrets(&injected));
+    assert_eq!([secrets(&with).len(), secrets(&plain).len()], [1, 0]);
+    // What is no key log is not put into a file that may be given away.
+    fs::write(&keys, format!("{secret}-----BEGIN PRIVATE KEY-----\n")).unwrap();
+    let (code, said) = run(&mut export());
+    assert_eq!(code, Some(1));
+    assert!(
+        said.contains("keys.log:2: neither a comment nor a TLS secret"),
+        "{said}"
+    );
+    let mut csv = strata();
+    csv.arg("export").arg(&log).arg("--tls-keys").arg(&keys);
+    let said = refused(csv.arg("-w").arg(dir.path().join("flows.csv")));
+    assert!(said.contains("--tls-keys: only pcapng"), "{said}");
+}

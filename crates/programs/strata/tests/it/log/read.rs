@@ -532,3 +532,54 @@ fn damage_is_said_as_an_export_says_it() {
     let shown = String::from_utf8(output.stdout).unwrap().lines().count();
     assert!(shown > 60_000 && shown < 67_690, "{shown}");
 }
+
+#[test]
+fn an_export_of_several_logs_has_the_packets_of_all_by_time() {
+    let dir = tempfile::tempdir().unwrap();
+    let [a, b] = halves(dir.path());
+    let out = dir.path().join("both.pcapng");
+    let export = |more: &[&str], out: &Path| {
+        let mut command = strata();
+        command
+            .arg("export")
+            .arg(&a)
+            .arg(&b)
+            .arg("-w")
+            .arg(out)
+            .args(more);
+        command
+    };
+    ok(&mut export(&[], &out));
+    // tcpdump prints the same of it as of the capture that was divided, but for packets of one time.
+    let sorted = |mut lines: Vec<String>| {
+        lines.sort_unstable();
+        lines
+    };
+    let shown = tcpdump(&out, &["-e"]);
+    let times = shown.iter().map(|line| line.split(' ').next().unwrap());
+    assert!(times.is_sorted());
+    assert_eq!(sorted(shown), sorted(tcpdump(&mix(), &["-e"])));
+    // Each packet is of an interface that says of which log it is.
+    let mut capinfos = Command::new("capinfos");
+    let output = capinfos.arg("-I").arg(&out).output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    for log in [&a, &b] {
+        assert!(text.contains(&format!("log {}", log.display())), "{text}");
+    }
+    // A filter, and another format.
+    let filtered = dir.path().join("filtered.pcap");
+    ok(&mut export(
+        &["--no-comments", "udp port 53 or tcp port 443"],
+        &filtered,
+    ));
+    let expected = tcpdump(&mix(), &["udp port 53 or tcp port 443"]);
+    assert_eq!(sorted(tcpdump(&filtered, &[])), sorted(expected));
+    // Flows of several logs could not be told apart; and no log is written over.
+    let said = refused(&mut export(&[], &dir.path().join("flows.csv")));
+    assert!(
+        said.contains("several logs: only pcapng and pcap"),
+        "{said}"
+    );
+    let said = refused(&mut export(&["-F", "pcapng"], &block_file(&a)));
+    assert!(said.contains("is inside the log"), "{said}");
+}

@@ -86,3 +86,46 @@ fn each_value_has_its_origin() {
     assert!(!changed.contains("default\n"), "{changed}");
     assert_eq!(changed.lines().count(), 2 + 1 + 5, "{changed}");
 }
+
+#[test]
+fn a_report_has_what_is_asked_for_and_no_secrets() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("strata.toml");
+    let text = "mode = ['log-all']\n[alerts]\nwebhook = 'https://user:hunter2@example.com/hook'\n";
+    fs::write(&path, text).unwrap();
+    let out = dir.path().join("report.txt");
+    let missing = dir.path().join("missing");
+    let mut command = strata();
+    command
+        .args(["bug-report", "-o"])
+        .arg(&out)
+        .arg("--config")
+        .arg(&path);
+    command.arg(&missing).env("STRATA_EXAMPLE", "a-secret");
+    let output = command.output().unwrap();
+    assert!(output.status.success());
+    let report = fs::read_to_string(&out).unwrap();
+    for part in [
+        "== version\n  strata ",
+        "commit: ",
+        "\n== machine\n  Linux ",
+        "\n  CapEff: ",
+        "== interfaces\n  ",
+        "\n  alerts.webhook = (a URL)\n  mode = [\"log-all\"]\n",
+        "missing: no log here",
+        "STRATA_EXAMPLE",
+    ] {
+        assert!(report.contains(part), "{part:?}: {report}");
+    }
+    assert!(
+        !report.contains("secret") && !report.contains("hunter2"),
+        "{report}"
+    );
+    // It does not write over what is there.
+    let said = failed(strata().args(["bug-report", "-o"]).arg(&out));
+    assert!(
+        said.contains("report.txt: cannot write the report"),
+        "{said}"
+    );
+    assert_eq!(fs::read_to_string(&out).unwrap(), report);
+}

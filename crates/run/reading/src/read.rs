@@ -1,6 +1,5 @@
 //! `strata read`: the packets of logs as lines of text.
 
-pub(crate) mod grep;
 mod line;
 
 use std::io::{self, BufWriter, IsTerminal as _, Write};
@@ -13,11 +12,12 @@ use jiff::tz::TimeZone;
 use strata_query::{LoggedPacket, PacketRows};
 use strata_terminal::key::KeyArgs;
 use strata_terminal::output::{Standard, standard};
+use strata_terminal::progress::Progress;
 use strata_terminal::selection::{KeptArgs, Logs, SpanArgs, report};
 use strata_terminal::text;
 use strata_wire::{Printable, PrintableJson};
 
-use line::Line;
+pub(crate) use line::Line;
 
 /// Arguments of `strata read`.
 #[derive(Debug, clap::Args)]
@@ -39,7 +39,7 @@ of it was kept.
 Exit status: 0 if everything selected is printed; 1 if not: packets are damaged, or lack the
 definition of their interface or verdict, or the filter can be tested on no interface of the log
 (standard error says which); 2 if the command line is refused.")]
-pub(crate) struct Args {
+pub struct Args {
     /// Read the log in this directory. Further logs may follow, up to 64 in all.
     #[arg(value_name = "LOG")]
     log: PathBuf,
@@ -73,7 +73,7 @@ pub(crate) struct Args {
 
 /// How times are shown.
 #[derive(Debug, clap::Args)]
-struct ClockArgs {
+pub(crate) struct ClockArgs {
     /// Print times in UTC instead of local time.
     #[arg(long)]
     utc: bool,
@@ -84,13 +84,13 @@ struct ClockArgs {
 }
 
 /// How times are shown.
-struct Clock {
+pub(crate) struct Clock {
     zone: TimeZone,
     pattern: &'static str,
 }
 
 impl Clock {
-    fn of(args: &ClockArgs) -> Self {
+    pub(crate) fn of(args: &ClockArgs) -> Self {
         Self {
             zone: match args.utc {
                 true => TimeZone::UTC,
@@ -103,7 +103,7 @@ impl Clock {
         }
     }
 
-    fn text(&self, packet: &LoggedPacket<'_>) -> String {
+    pub(crate) fn text(&self, packet: &LoggedPacket<'_>) -> String {
         let time = Timestamp::from_nanosecond(i128::from(packet.ts_ns));
         match time {
             Ok(time) if packet.has_timestamp => {
@@ -116,20 +116,20 @@ impl Clock {
 }
 
 /// Standard output: line by line to a terminal, else in larger pieces.
-enum Lines {
+pub(crate) enum Lines {
     Each(Standard),
     Together(BufWriter<Standard>),
 }
 
 impl Lines {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         match io::stdout().is_terminal() {
             true => Self::Each(standard()),
             false => Self::Together(BufWriter::with_capacity(1 << 16, standard())),
         }
     }
 
-    fn writer(&mut self) -> &mut dyn Write {
+    pub(crate) fn writer(&mut self) -> &mut dyn Write {
         match self {
             Self::Each(out) => out,
             Self::Together(out) => out,
@@ -137,8 +137,9 @@ impl Lines {
     }
 }
 
-pub(crate) fn run(args: &Args) -> Result<()> {
-    let (logs, filter) = Logs::open(&args.log, &args.more, &args.key)?;
+/// Prints the packets.
+pub fn run(args: &Args) -> Result<()> {
+    let (logs, filter) = Logs::open(&args.log, &args.more, &args.key, &Progress::none())?;
     let filter = text::filter(filter)?;
     let find = logs.find(&args.span, filter.as_ref())?;
     let clock = Clock::of(&args.clock);
@@ -178,12 +179,12 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 }
 
 /// What a line begins with if there are several logs.
-fn named(log: Option<&str>) -> String {
+pub(crate) fn named(log: Option<&str>) -> String {
     log.map_or_else(String::new, |log| format!("{}: ", Printable(log)))
 }
 
 /// Breaks once `left` packets have been shown, if that is a number.
-fn one_less(left: &mut Option<u64>) -> ControlFlow<()> {
+pub(crate) fn one_less(left: &mut Option<u64>) -> ControlFlow<()> {
     *left = left.map(|left| left.saturating_sub(1));
     match left {
         Some(0) => ControlFlow::Break(()),

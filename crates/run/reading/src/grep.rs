@@ -11,12 +11,13 @@ use anyhow::Result;
 use serde_json::Value;
 use strata_query::PacketRows;
 use strata_terminal::key::KeyArgs;
+use strata_terminal::progress::Progress;
 use strata_terminal::selection::{KeptArgs, Logs, SpanArgs, report};
 use strata_terminal::text;
 use strata_wire::{PrintableJson, grouped};
 use tracing::info;
 
-use super::{Clock, ClockArgs, Line, Lines, named, one_less};
+use crate::read::{Clock, ClockArgs, Line, Lines, named, one_less};
 use pattern::PatternArgs;
 use streams::Streams;
 
@@ -44,7 +45,7 @@ an earlier packet, with --stream) and the bytes found, with some bytes around th
 Exit status: 0 if everything selected was searched as far as it was kept, whether or not something
 was found; 1 if packets are damaged, or lack the definition of their interface or verdict, or the
 filter can be tested on no interface of the log; 2 if the command line is refused.")]
-pub(crate) struct Args {
+pub struct Args {
     /// Search the log in this directory. Further logs may follow before the pattern.
     #[arg(value_name = "LOG")]
     log: PathBuf,
@@ -134,8 +135,9 @@ impl<'a> Found<'a> {
     }
 }
 
-pub(crate) fn run(args: &Args) -> Result<()> {
-    let (logs, words) = Logs::open(&args.log, &args.words, &args.key)?;
+/// Prints the packets in which the pattern is found.
+pub fn run(args: &Args) -> Result<()> {
+    let (logs, words) = Logs::open(&args.log, &args.words, &args.key, &Progress::none())?;
     let (pattern, filter) = args.pattern.pattern(words)?;
     let filter = text::filter(filter)?;
     let find = logs.find(&args.span, filter.as_ref())?;

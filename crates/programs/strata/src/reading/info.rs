@@ -179,7 +179,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         damaged += contents.damage.len();
         let stored = log.stored_bytes(recording)?;
         let (ledger, loss) = log.accounting(recording)?;
-        let drift = crate::drift::read(&args.log, recording.id)?;
+        let drift = super::drift::read(&args.log, recording.id)?;
         if args.json {
             let mut json = json_of(recording, &contents, stored, ledger.as_ref(), loss);
             json["uncompacted"] = balance::uncompacted_json(&args.log, &log, recording);
@@ -233,7 +233,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             )?;
         }
         if let Some(drift) = &drift {
-            crate::drift::print(&mut out, drift)?;
+            super::drift::print(&mut out, drift)?;
         }
         for warning in &recording.warnings {
             // As events are worded that somebody asked for.

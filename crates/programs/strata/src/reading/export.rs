@@ -1,8 +1,10 @@
 //! `strata export`: a log back into capture files, or its flows to where others collect them.
 
 mod flow_collector;
+mod tls_keys;
 
 use std::io::{IsTerminal as _, stdout};
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, anyhow};
@@ -10,8 +12,8 @@ use clap::ValueEnum;
 use flow_collector::FlowCollector;
 use strata_archive::Timeouts;
 use strata_query::{
-    ByLink, ExportOptions, ExportedFlows, FileFormat, Find, FlowOptions, RecordFormat, export,
-    export_flow_table, export_flows, export_packet_table,
+    ByLink, ExportOptions, ExportedFlows, FileFormat, Find, FlowOptions, MergedExport,
+    RecordFormat, export, export_flow_table, export_flows, export_packet_table,
 };
 use strata_store::{Damage, Log};
 use strata_stream_run::{LineRecords, WhenFull};
@@ -19,7 +21,7 @@ use strata_terminal::key::KeyArgs;
 use strata_terminal::logging::QuietArgs;
 use strata_terminal::output::{Completeness, Content, Output, print_json, refuse, suffix};
 use strata_terminal::progress::Progress;
-use strata_terminal::selection::{KeptArgs, SpanArgs, check_fit, report, say_no_match, say_span};
+use strata_terminal::selection::{KeptArgs, Logs, SpanArgs, check_fit, report, say_no_match};
 use strata_terminal::text;
 use strata_wire::Printable;
 use tracing::{info, warn};
@@ -31,6 +33,8 @@ Examples:
   strata export log/ -w out.pcapng 'host 10.0.0.1 and tcp'
   strata export log/ --from 13:05 --to 13:20 -w - | wireshark -k -i -
   strata export log/ -w out.pcap.gz
+  strata export tap1/ tap2/ -w both.pcapng 'host 10.0.0.1'
+  strata export log/ -w out.pcapng --tls-keys sslkeys.log 'port 443'
   strata export log/ -w flows.csv 'net 10.0.0.0/8'
   strata export log/ -w flows.ipfix --active-timeout 60s --idle-timeout 15s
   strata export log/ -w packets.parquet -F packets-parquet 'port 53'
@@ -42,7 +46,8 @@ Exit status: 0 if everything selected was written; 1 if not: packets are damaged
 definition of their interface or verdict, or the filter can be tested on no interface of the log
 (standard error says which); 2 if the command line is refused.")]
 pub(crate) struct Args {
-    /// Read the log in this directory.
+    /// Read the log in this directory. Further logs may follow, up to 64 in all: pcapng and pcap files
+    /// have their packets merged by time.
     #[arg(value_name = "LOG")]
     log: PathBuf,
 
@@ -80,6 +85,11 @@ pub(crate) struct Args {
     #[arg(long)]
     no_comments: bool,
 
+    /// Add the TLS secrets of this file (the SSLKEYLOGFILE of a browser or server) to a pcapng file, so
+    /// that Wireshark decrypts its packets, as far as their payload was kept.
+    #[arg(long, value_name = "FILE")]
+    tls_keys: Option<PathBuf>,
+
     #[command(flatten)]
     kept: KeptArgs,
 
@@ -97,10 +107,9 @@ pub(crate) struct Args {
     #[command(flatten)]
     pub(crate) quiet: QuietArgs,
 
-    /// Select packets that match this tcpdump filter, which sees only the bytes that were kept. Put
-    /// options before it.
-    #[arg(value_name = "FILTER", trailing_var_arg = true)]
-    filter: Vec<String>,
+    /// Select packets that match this tcpdump filter, which sees only the bytes that were kept.
+    #[arg(value_name = "LOG... FILTER")]
+    more: Vec<String>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -223,12 +232,14 @@ impl TimeoutArgs {
 }
 
 impl Args {
-    /// Where to write. Required, but checked here: a filter before it takes it as its own.
+    fn tls_keys(&self) -> Result<Vec<u8>> {
+        let file = self.tls_keys.as_deref();
+        file.map_or_else(|| Ok(Vec::new()), tls_keys::read)
+    }
+
+    /// Where to write: required, unless flows go elsewhere.
     fn write(&self) -> Result<&Path> {
-        let problem = match self.filter.iter().any(|word| text::is_option(word)) {
-            true => "options go before the filter: strata export LOG -w FILE FILTER",
-            false => "no output: give -w FILE, or -w - for standard output",
-        };
+        let problem = "no output: give -w FILE, or -w - for standard output";
         self.write.as_deref().ok_or_else(|| refuse(problem))
     }
 }
@@ -379,6 +390,34 @@ fn to_collector(
     Ok(Done::of_flows(exported, 0))
 }
 
+/// Writes packets of several logs.
+fn merged(
+    args: &Args,
+    logs: &Logs,
+    output: &mut Output,
+    format: FileFormat,
+    find: &Find<'_>,
+) -> Result<Done> {
+    let options = ExportOptions {
+        comments: !args.no_comments,
+        tls_keys: args.tls_keys()?,
+        ..ExportOptions::default()
+    };
+    let all = logs.all().map(|(_, log)| log);
+    let mut file = MergedExport::new(all, output, format, options)?;
+    let exported = logs.each(find, &args.kept.kept(), |log, packet| {
+        let name = logs.name(log).expect("there are several logs");
+        file.packet((u32::try_from(log)?, name), packet)?;
+        Ok(ControlFlow::Continue(()))
+    })?;
+    file.finish()?;
+    Ok(Done {
+        count: Count::Packets(exported.packets),
+        damage: exported.damage,
+        left_out: exported.left_out,
+    })
+}
+
 /// Writes packets; without a format, as a table.
 fn packets(
     args: &Args,
@@ -394,6 +433,7 @@ fn packets(
         matches: by_link.as_mut().map(ByLink::as_matches),
         comments: !args.no_comments,
         kept: args.kept.kept(),
+        tls_keys: args.tls_keys()?,
     };
     let exported = match format {
         Some(format) => export(log, output, format, find, options)?,
@@ -446,31 +486,38 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             "--json: the result goes to standard output, as does the export: name a file with -w",
         ));
     }
-    let filter = text::filter(&args.filter)?;
     let is_shown = is_to_file && write == Path::new("-") && stdout().is_terminal();
     let is_hidden = is_shown || args.quiet.is_quiet();
     let progress = Progress::unless(is_hidden, Progress::of_bytes);
-    let log = args.key.open_watched(&args.log, &progress)?;
-    let find = args.span.find(&log, filter.as_ref())?;
+    let (logs, words) = Logs::open(&args.log, &args.more, &args.key, &progress)?;
+    let filter = text::filter(words)?;
+    let find = logs.find(&args.span, filter.as_ref())?;
     let of_flows = FlowOptions {
         class: args.kept.class.as_deref(),
         timeouts: args.timeouts.timeouts()?,
         refused: say_no_match,
     };
     let format = format(args, write)?;
-    check_options(args, format)?;
-    let (done, verb) = match (&args.to_stream, &args.to_collector) {
-        (Some(place), _) => (to_stream(place, &log, &find, &of_flows)?, "appended"),
-        (_, Some(to)) => (to_collector(to, args.pps, &log, &find, &of_flows)?, "sent"),
-        (None, None) => {
-            let sources = args.key.sources(&args.log, &log);
+    check_options(args, &logs, format)?;
+    let written = format.written();
+    let (done, verb) = match (logs.only(), &args.to_stream, &args.to_collector) {
+        (Some(log), Some(place), _) => (to_stream(place, log, &find, &of_flows)?, "appended"),
+        (Some(log), _, Some(to)) => (to_collector(to, args.pps, log, &find, &of_flows)?, "sent"),
+        (only, ..) => {
+            let sources = args.key.sources(logs.all());
             let mut output = Output::create(write, format.content(), &sources)?;
             let to = &mut output;
-            let done = match format.written() {
-                Written::Packets(format) => packets(args, &log, to, Some(format), &find)?,
-                Written::PacketTable => packets(args, &log, to, None, &find)?,
-                Written::Flows(format) => flows(&log, to, Some(format), &find, &of_flows)?,
-                Written::FlowTable => flows(&log, to, None, &find, &of_flows)?,
+            let done = match (only, written) {
+                (None, Written::Packets(format)) => merged(args, &logs, to, format, &find)?,
+                (None, _) => return Err(one_log_only()),
+                (Some(log), Written::Packets(format)) => {
+                    packets(args, log, to, Some(format), &find)?
+                }
+                (Some(log), Written::PacketTable) => packets(args, log, to, None, &find)?,
+                (Some(log), Written::Flows(format)) => {
+                    flows(log, to, Some(format), &find, &of_flows)?
+                }
+                (Some(log), Written::FlowTable) => flows(log, to, None, &find, &of_flows)?,
             };
             output.finish()?;
             (done, "exported")
@@ -479,7 +526,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     drop(progress);
     done.say(verb);
     if done.is_empty() {
-        say_span(&log, &find);
+        logs.say_span(&find);
     }
     let ended = done.ended();
     if args.json {
@@ -488,12 +535,27 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     ended
 }
 
+fn one_log_only() -> anyhow::Error {
+    refuse(
+        "several logs: only pcapng and pcap have packets of several: export flows and tables of each log",
+    )
+}
+
 /// Refuses options that say nothing of what is written.
-fn check_options(args: &Args, format: Format) -> Result<()> {
+fn check_options(args: &Args, logs: &Logs, format: Format) -> Result<()> {
+    let is_file_of_packets = matches!(format, Format::Pcapng | Format::Pcap);
+    if logs.only().is_none() && !is_file_of_packets {
+        return Err(one_log_only());
+    }
     if !format.is_packets() && (args.kept.granularity.is_some() || args.kept.reason.is_some()) {
         return Err(refuse(
             "--granularity and --reason apply only to packets, and those of a flow may differ in \
              both: write pcapng or packets-parquet, or leave these options out",
+        ));
+    }
+    if args.tls_keys.is_some() && format != Format::Pcapng {
+        return Err(refuse(
+            "--tls-keys: only pcapng files have a place for secrets",
         ));
     }
     if format.is_packets() && args.timeouts.any() {

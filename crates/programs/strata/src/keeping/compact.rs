@@ -29,8 +29,8 @@ use strata_terminal::{key, plain};
 use strata_wire::{Printable, grouped, human_bytes};
 use tracing::{error, info};
 
-use crate::object_tier::{self, MoveArgs};
-use crate::prune::{self, RetentionArgs};
+use super::object_tier::{self, MoveArgs};
+use super::prune::{self, RetentionArgs};
 
 /// Arguments of `strata compact`.
 #[derive(Debug, clap::Args)]

@@ -12,7 +12,7 @@ use strata_terminal::{bounded, text};
 use strata_wire::grouped;
 use tracing::warn;
 
-use crate::sending::{self, Method};
+use super::sending::{self, Method};
 
 /// Arguments of `strata replay`.
 #[derive(Debug, clap::Args)]

@@ -2,10 +2,11 @@
 
 use std::collections::HashMap;
 use std::fmt;
+use std::net::IpAddr;
 
 use strata_query::{LoggedPacket, address_text};
 use strata_wire::dissect::protocol;
-use strata_wire::{AddressFamily, Endpoint, FlowKey, Headers, exact};
+use strata_wire::{AddressFamily, Endpoint, FlowKey, Headers, exact, ip_addr};
 
 /// Keys that are held: some 350 MB, with the list that is made of them.
 pub(super) const KEYS_MAX: u32 = 1_000_000;
@@ -114,6 +115,33 @@ impl Key {
         match headers.key.filter(has_ports) {
             Some(key) => [key.low, key.high].map(|end| Self::Port(end.port)),
             None => [Self::None("no port"), Self::None("no port")],
+        }
+    }
+
+    /// What `find` tells of each of the two addresses.
+    ///
+    /// # Errors
+    ///
+    /// Those of `find`.
+    pub(super) fn of_ends<E>(
+        headers: &Headers,
+        mut find: impl FnMut(IpAddr) -> Result<Self, E>,
+    ) -> Result<[Self; 2], E> {
+        let Some(key) = headers.key else {
+            return Ok([NOT_DISSECTED, NOT_DISSECTED]);
+        };
+        let mut end = |end: Endpoint| match ip_addr(key.family, end.address) {
+            Some(address) => find(address),
+            None => Ok(Self::None("not IP")),
+        };
+        Ok([end(key.low)?, end(key.high)?])
+    }
+
+    /// The address that this is.
+    pub(super) fn address(&self) -> Option<IpAddr> {
+        match self {
+            Self::Host(family, address) => ip_addr(*family, *address),
+            _ => None,
         }
     }
 

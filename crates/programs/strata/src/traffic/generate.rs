@@ -20,7 +20,7 @@ use strata_traffic::{Generator, GeneratorOptions, Packet, Profile, Rate, SPACE};
 use strata_wire::{Interface, LinkType, exact, grouped, human_bytes};
 use tracing::info;
 
-use crate::sending::{self, Method};
+use super::sending::{self, Method};
 
 /// Arguments of `strata generate`.
 #[derive(Debug, clap::Args)]

@@ -15,9 +15,9 @@ use strata_wire::{
 const NAMED: [(u16, &str); 3] = [(0x888e, "EAPOL"), (0x88cc, "LLDP"), (0x8863, "PPPoE")];
 
 /// A packet and its headers, in which later fragments have the ports of their first one.
-pub(super) struct Line<'a> {
-    pub(super) packet: &'a LoggedPacket<'a>,
-    pub(super) headers: &'a Headers,
+pub(crate) struct Line<'a> {
+    pub(crate) packet: &'a LoggedPacket<'a>,
+    pub(crate) headers: &'a Headers,
 }
 
 impl fmt::Display for Line<'_> {
@@ -50,7 +50,7 @@ impl fmt::Display for Line<'_> {
 
 impl Line<'_> {
     /// The packet as a JSON object, with the name of its log if there are several.
-    pub(super) fn json(&self, log: Option<&str>) -> Map<String, Value> {
+    pub(crate) fn json(&self, log: Option<&str>) -> Map<String, Value> {
         let mut object = packet_json(self.packet, self.headers);
         let more = [
             ("log", log.map(Value::from)),
@@ -75,7 +75,7 @@ impl Line<'_> {
     /// datagram in fragments, all of it), else the message in the IP packet, or what follows the header of
     /// a frame. `None` if the packet's lengths
     /// contradict each other.
-    pub(super) fn length(&self) -> Option<u32> {
+    pub(crate) fn length(&self) -> Option<u32> {
         let headers = self.headers;
         let wire = self.packet.wire_len.max(self.packet.captured_len);
         let Some(key) = headers.key else {

@@ -2,9 +2,12 @@
 //! of.
 
 mod graph;
+mod names;
 mod tally;
 
+use std::collections::HashMap;
 use std::io::Write;
+use std::net::IpAddr;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 
@@ -14,12 +17,17 @@ use serde_json::{Map, Value, json};
 use strata_query::{Kept, PacketRows};
 use strata_terminal::key::KeyArgs;
 use strata_terminal::output::{Completeness, print_json, refuse, standard};
+use strata_terminal::progress::Progress;
 use strata_terminal::selection::{Logs, SpanArgs, report};
 use strata_terminal::text;
 use strata_wire::{Printable, grouped};
 use tracing::warn;
 
+use names::{Known, Names, NamesArgs};
 use tally::{KEYS_MAX, Key, Sums, Tally};
+
+/// Addresses whose keys are remembered.
+const ADDRESSES_MAX: usize = 1 << 17;
 
 /// Arguments of `strata top`.
 #[derive(Debug, clap::Args)]
@@ -28,6 +36,8 @@ Examples:
   strata top log/
   strata top log/ --by destination --of wire -n 5 'net 10.0.0.0/8'
   strata top log/ --by reason --of kept --from 13:05 --to 13:20
+  strata top log/ --by host --names /etc/hosts --mmdb GeoLite2-ASN.mmdb
+  strata top log/ --by country --mmdb GeoLite2-Country.mmdb 'net 10.0.0.0/8'
   strata top log/ --by pair --graph | dot -Tsvg > hosts.svg
   strata top tap1/ tap2/ --by port 'udp'
 
@@ -40,7 +50,7 @@ are still in memory. A packet that several logs have counts for each of them.
 Exit status: 0 if all selected packets are counted; 1 if not: packets are damaged, or lack the
 definition of their interface or verdict, or the filter can be tested on no interface of the log
 (standard error says which); 2 if the command line is refused.")]
-pub(crate) struct Args {
+pub struct Args {
     /// Read the log in this directory. Further logs may follow, up to 64 in all.
     #[arg(value_name = "LOG")]
     log: PathBuf,
@@ -60,6 +70,9 @@ pub(crate) struct Args {
 
     #[command(flatten)]
     span: SpanArgs,
+
+    #[command(flatten)]
+    names: NamesArgs,
 
     /// Print one JSON object instead.
     #[arg(long)]
@@ -93,6 +106,12 @@ enum By {
     Pair,
     /// Each port; a packet counts for both of its ports.
     Port,
+    /// The named network (--names) of each address; a packet counts for both of its addresses.
+    Network,
+    /// The country (--mmdb) of each address; a packet counts for both of its addresses.
+    Country,
+    /// The autonomous system (--mmdb) of each address; a packet counts for both of its addresses.
+    As,
     /// The IP protocol.
     Protocol,
     /// The class that the model gave.
@@ -110,10 +129,23 @@ impl By {
             Self::Destination => "destination",
             Self::Pair => "pair",
             Self::Port => "port",
+            Self::Network => "network",
+            Self::Country => "country",
+            Self::As => "as",
             Self::Protocol => "protocol",
             Self::Class => "class",
             Self::Reason => "reason",
         }
+    }
+
+    /// The network, country or autonomous system of an address.
+    fn owner(self, names: &Names, address: IpAddr) -> Result<Key> {
+        let owner = match self {
+            Self::Country => names.country(address)?,
+            Self::As => names.system(address)?,
+            _ => names.name(address),
+        };
+        Ok(owner.map_or(Key::None("unknown"), |owner| Key::text(&owner)))
     }
 
     fn heading(self) -> &'static str {
@@ -124,6 +156,9 @@ impl By {
             Self::Port => {
                 "port (a packet counts for each of its two ports: shares add up to 200 %)"
             }
+            Self::Network => "network (a packet counts for both ends: shares add up to 200 %)",
+            Self::Country => "country (a packet counts for both ends: shares add up to 200 %)",
+            Self::As => "as (a packet counts for both ends: shares add up to 200 %)",
             other => other.name(),
         }
     }
@@ -160,7 +195,20 @@ impl Of {
 /// A line of the answer.
 struct Row {
     name: String,
+    /// Of an address.
+    known: Known,
     sums: Sums,
+}
+
+impl Row {
+    /// The name, and what is known of it.
+    fn described(&self) -> String {
+        let known: Vec<&str> = self.known.parts().map(|(_, text)| text).collect();
+        match known.is_empty() {
+            true => self.name.clone(),
+            false => format!("{} ({})", self.name, known.join(", ")),
+        }
+    }
 }
 
 /// What was counted, in parts that add up to `total`, but for `twice`.
@@ -177,7 +225,7 @@ struct Top {
 }
 
 impl Top {
-    fn of(tally: Tally, of: Of, number: usize) -> Self {
+    fn of(tally: Tally, of: Of, number: usize, names: &Names) -> Result<Self> {
         let held = tally.keys.len();
         let mut keys: Vec<(Key, Sums)> = tally.keys.into_iter().collect();
         keys.sort_unstable_by(|(a, of_a), (b, of_b)| {
@@ -187,25 +235,30 @@ impl Top {
         let others = rest
             .iter()
             .fold(Sums::default(), |all, (_, sums)| all.and(sums));
-        Self {
-            largest: keys
-                .into_iter()
-                .map(|(key, sums)| Row {
-                    name: key.to_string(),
-                    sums,
-                })
-                .collect(),
+        let largest = keys.into_iter().map(|(key, sums)| {
+            let known = match key.address() {
+                Some(address) => names.known(address)?,
+                None => Known::default(),
+            };
+            Ok(Row {
+                name: key.to_string(),
+                known,
+                sums,
+            })
+        });
+        Ok(Self {
+            largest: largest.collect::<Result<_>>()?,
             others: (!rest.is_empty()).then_some((rest.len(), others)),
             beyond: tally.beyond.some().map(|sums| (held, sums)),
             twice: tally.twice.some(),
             total: tally.total,
-        }
+        })
     }
 
     fn rows(&self) -> Vec<(String, String, &Sums)> {
         let mut rows: Vec<(String, String, &Sums)> = Vec::new();
         for row in &self.largest {
-            let name = Printable(&row.name).to_string();
+            let name = Printable(&row.described()).to_string();
             rows.push((name, String::new(), &row.sums));
         }
         if let Some((keys, sums)) = &self.others {
@@ -274,7 +327,13 @@ impl Top {
             Value::Object(object)
         };
         let rows = self.largest.iter();
-        let rows = rows.map(|row| with(by.name(), row.name.clone().into(), &row.sums));
+        let rows = rows.map(|row| {
+            let mut object = with(by.name(), row.name.clone().into(), &row.sums);
+            for (what, text) in row.known.parts() {
+                object[what] = text.into();
+            }
+            object
+        });
         let rest = |rest: &Option<(usize, Sums)>| {
             rest.as_ref()
                 .map(|(keys, sums)| with("keys", (*keys).into(), sums))
@@ -295,6 +354,24 @@ impl Top {
     }
 }
 
+/// Keys of addresses that were looked up: most packets are of few addresses.
+#[derive(Default)]
+struct KeysOfAddresses(HashMap<IpAddr, Key>);
+
+impl KeysOfAddresses {
+    fn of(&mut self, address: IpAddr, find: impl FnOnce() -> Result<Key>) -> Result<Key> {
+        if let Some(known) = self.0.get(&address) {
+            return Ok(known.clone());
+        }
+        if self.0.len() >= ADDRESSES_MAX {
+            self.0.clear();
+        }
+        let key = find()?;
+        self.0.insert(address, key.clone());
+        Ok(key)
+    }
+}
+
 /// The result as JSON.
 #[derive(serde::Serialize)]
 struct Answer {
@@ -304,11 +381,23 @@ struct Answer {
     completeness: Completeness,
 }
 
-pub(crate) fn run(args: &Args) -> Result<()> {
+/// Counts the packets, and prints the largest sums.
+pub fn run(args: &Args) -> Result<()> {
     if args.graph && args.by != By::Pair {
         return Err(refuse("--graph shows pairs of hosts: give --by pair too"));
     }
-    let (logs, filter) = Logs::open(&args.log, &args.more, &args.key)?;
+    if args.by == By::Network && !args.names.has_names() {
+        return Err(refuse("--by network: name the networks with --names FILE"));
+    }
+    if matches!(args.by, By::Country | By::As) && !args.names.has_databases() {
+        return Err(refuse(format!(
+            "--by {}: name a database with --mmdb FILE, such as GeoLite2, DB-IP or IPinfo",
+            args.by.name()
+        )));
+    }
+    let names = args.names.read()?;
+    let mut keys = KeysOfAddresses::default();
+    let (logs, filter) = Logs::open(&args.log, &args.more, &args.key, &Progress::none())?;
     let filter = text::filter(filter)?;
     let find = logs.find(&args.span, filter.as_ref())?;
     let mut rows: Vec<PacketRows> = (0..logs.len()).map(|_| PacketRows::default()).collect();
@@ -324,12 +413,17 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             By::Pair => tally.one(Key::of_pair(&rows.headers(packet)), &sums),
             By::Host => tally.two(Key::of_hosts(&rows.headers(packet)), &sums),
             By::Port => tally.two(Key::of_ports(&rows.headers(packet)), &sums),
+            By::Network | By::Country | By::As => {
+                let headers = rows.headers(packet);
+                let of = |address| keys.of(address, || args.by.owner(&names, address));
+                tally.two(Key::of_ends(&headers, of)?, &sums);
+            }
             By::Class => tally.one(Key::text(packet.class.unwrap_or("unknown")), &sums),
             By::Reason => tally.one(Key::text(&packet.judged.reason()), &sums),
         }
         Ok(ControlFlow::Continue(()))
     })?;
-    let top = Top::of(tally, args.of, usize::try_from(args.number)?);
+    let top = Top::of(tally, args.of, usize::try_from(args.number)?, &names)?;
     if args.graph {
         standard().write_all(graph::graph(&top, args.of).as_bytes())?;
     } else if !args.json {
@@ -386,7 +480,7 @@ mod tests {
         for (text, packets) in [("a", 5), ("b", 2), ("c", 9), ("d", 50), ("a", 1), ("e", 7)] {
             tally.one(Key::text(text), &sums(packets));
         }
-        let top = Top::of(tally, Of::Kept, 2);
+        let top = Top::of(tally, Of::Kept, 2, &Names::default()).unwrap();
         let named: Vec<_> = top.largest.iter().map(|row| &row.name).collect();
         assert_eq!(named, ["c", "a"]);
         assert_eq!(top.beyond, Some((3, sums(57))));
@@ -404,7 +498,7 @@ mod tests {
         for text in ["12345", "6789", "too long", "12345"] {
             tally.one(Key::text(text), &sums(1));
         }
-        let top = Top::of(tally, Of::Packets, 10);
+        let top = Top::of(tally, Of::Packets, 10, &Names::default()).unwrap();
         assert_eq!(top.beyond, Some((2, sums(1))));
         closes(&top);
     }
@@ -415,7 +509,7 @@ mod tests {
         let [a, b] = ["a", "b"].map(Key::text);
         tally.two([a.clone(), b], &sums(2));
         tally.two([a.clone(), a], &sums(3));
-        let top = Top::of(tally, Of::Packets, 1);
+        let top = Top::of(tally, Of::Packets, 1, &Names::default()).unwrap();
         assert_eq!(top.twice, Some(sums(2)));
         assert_eq!(top.total, sums(5));
         closes(&top);

@@ -1,0 +1,238 @@
+//! `strata bug-report`: what is needed to understand a fault here, as text, without packets.
+
+use std::env;
+use std::fmt::Write as _;
+use std::fs::{self, OpenOptions};
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::mpsc::channel;
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use strata_terminal::output::standard;
+use strata_wire::Printable;
+use tracing::info;
+
+/// How long a command may take.
+const SECONDS_MAX: u64 = 10;
+
+/// Arguments of `strata bug-report`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  strata bug-report -o report.txt
+  strata bug-report /var/log/strata --config /etc/strata/strata.toml
+
+The report has no packets, no keys, no tokens and no values of environment variables. It does have
+names of hosts, interfaces and files, the policies of running recordings, and the totals of the
+given logs: read it before you send it.
+
+Exit status: 0 if the report is written, whatever is in it; 1 if not.")]
+pub(crate) struct Args {
+    /// Include what these logs contain, as `strata info` shows it.
+    #[arg(value_name = "LOG")]
+    logs: Vec<PathBuf>,
+
+    /// Include what this configuration file sets.
+    #[arg(long, value_name = "FILE", env = "STRATA_CONFIG")]
+    config: Option<PathBuf>,
+
+    /// Write the report to this new file; without it, to standard output.
+    #[arg(short = 'o', long, value_name = "FILE")]
+    output: Option<PathBuf>,
+}
+
+pub(crate) fn run(args: &Args) -> Result<()> {
+    let report = report(args);
+    let Some(file) = &args.output else {
+        return Ok(standard().write_all(report.as_bytes())?);
+    };
+    let made = OpenOptions::new().write(true).create_new(true).open(file);
+    let written = made.and_then(|mut made| made.write_all(report.as_bytes()));
+    let name = file.display().to_string();
+    written.with_context(|| format!("{}: cannot write the report", Printable(&name)))?;
+    info!("{}: read it before you send it", Printable(&name));
+    Ok(())
+}
+
+fn report(args: &Args) -> String {
+    let mut report = String::new();
+    let mut section = |title: &str, text: &str| {
+        // What other programs and files say is printed with care.
+        let lines: String = text
+            .lines()
+            .map(|line| format!("  {}\n", Printable(line.trim_end())))
+            .collect();
+        let _ = write!(report, "== {title}\n{lines}\n");
+    };
+    section("version", &output_of(&["--version"]));
+    section("programs beside it", &programs());
+    section("machine", &machine());
+    section("process", &process());
+    section("variables that are set", &variables());
+    section("configuration", &configuration(args.config.as_deref()));
+    section("interfaces", &output_of(&["interfaces"]));
+    section("running recordings", &output_of(&["status"]));
+    for log in &args.logs {
+        let log = log.display().to_string();
+        section(&format!("log {log}"), &output_of(&["info", &log]));
+    }
+    report
+}
+
+/// What this program says as another process, with these arguments.
+fn output_of(arguments: &[&str]) -> String {
+    let started = env::current_exe().and_then(|program| {
+        let mut command = Command::new(program);
+        command.args(arguments).stdin(Stdio::null());
+        command
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+    });
+    let child = match started {
+        Ok(child) => child,
+        Err(error) => return format!("cannot be run: {error}"),
+    };
+    let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
+    let (sender, ended) = channel();
+    let reader = thread::spawn(move || sender.send(child.wait_with_output()));
+    let output = ended.recv_timeout(Duration::from_secs(SECONDS_MAX));
+    let Ok(output) = output else {
+        if let Some(pid) = pid {
+            // It may have ended meanwhile.
+            let _ = kill_process(pid, Signal::KILL);
+        }
+        drop(reader.join());
+        return format!("no answer within {SECONDS_MAX} seconds");
+    };
+    match output {
+        Ok(output) => {
+            let [out, said] =
+                [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text));
+            let status = match output.status.success() {
+                true => String::new(),
+                false => format!("({})\n", output.status),
+            };
+            format!("{out}{said}{status}")
+        }
+        Err(error) => format!("cannot be read: {error}"),
+    }
+}
+
+/// Names of programs in the directory of this one that belong to it.
+fn programs() -> String {
+    let names = env::current_exe().and_then(|program| {
+        let dir = program.parent().map_or_else(PathBuf::new, Path::to_owned);
+        let mut names = Vec::new();
+        for entry in fs::read_dir(dir)? {
+            let name = entry?.file_name().to_string_lossy().into_owned();
+            if name.starts_with("strata") && !name.contains('.') {
+                names.push(name);
+            }
+        }
+        names.sort_unstable();
+        Ok(names.join(" "))
+    });
+    names.unwrap_or_else(|error| format!("cannot be listed: {error}"))
+}
+
+/// The lines of a file that begin with one of these words; the first of each, if they are many.
+fn lines_of(file: &str, words: &[&str]) -> String {
+    match fs::read_to_string(file) {
+        Ok(text) => words
+            .iter()
+            .filter_map(|word| text.lines().find(|line| line.starts_with(word)))
+            .map(|line| {
+                format!(
+                    "{}\n",
+                    line.split_whitespace().collect::<Vec<_>>().join(" ")
+                )
+            })
+            .collect(),
+        Err(error) => format!("{file}: {error}\n"),
+    }
+}
+
+fn machine() -> String {
+    let kernel = rustix::system::uname();
+    let [system, release, machine] = [kernel.sysname(), kernel.release(), kernel.machine()]
+        .map(|part| part.to_string_lossy().into_owned());
+    let cpus = thread::available_parallelism().map_or_else(
+        |error| format!("not known: {error}"),
+        |count| count.to_string(),
+    );
+    [
+        format!("{system} {release} {machine}\n"),
+        lines_of("/etc/os-release", &["PRETTY_NAME="]),
+        lines_of("/proc/cpuinfo", &["model name"]),
+        format!("CPUs for this process: {cpus}\n"),
+        lines_of("/proc/meminfo", &["MemTotal:", "MemAvailable:"]),
+    ]
+    .concat()
+}
+
+fn process() -> String {
+    let status = [
+        "Uid:",
+        "Gid:",
+        "CapPrm:",
+        "CapEff:",
+        "CapBnd:",
+        "NoNewPrivs:",
+        "Seccomp:",
+        "Cpus_allowed_list:",
+    ];
+    let limits = ["Max open files", "Max locked memory", "Max processes"];
+    [
+        lines_of("/proc/self/status", &status),
+        lines_of("/proc/self/limits", &limits),
+    ]
+    .concat()
+}
+
+/// Names of the variables that change what Strata does; values may be secret.
+fn variables() -> String {
+    const OTHERS: [&str; 5] = [
+        "NO_COLOR",
+        "RUST_BACKTRACE",
+        "TMPDIR",
+        "TZ",
+        "XDG_RUNTIME_DIR",
+    ];
+    let names = env::vars_os().map(|(name, _)| name.to_string_lossy().into_owned());
+    let mut names: Vec<String> = names
+        .filter(|name| name.starts_with("STRATA_") || OTHERS.contains(&name.as_str()))
+        .collect();
+    names.sort_unstable();
+    match names.is_empty() {
+        true => String::from("none"),
+        false => names.join(" "),
+    }
+}
+
+/// The keys that a file sets, without URLs, which may have passwords in them.
+fn configuration(file: Option<&Path>) -> String {
+    let Some(file) = file else {
+        return String::from("none is given: --config FILE or STRATA_CONFIG");
+    };
+    let file = file.display().to_string();
+    let text = output_of(&["config", "show", "--changed", "--json", "--config", &file]);
+    // What is no answer is an error, which names its place.
+    let Ok(answer) = serde_json::from_str::<Value>(&text) else {
+        return text;
+    };
+    let keys = answer["keys"].as_array().into_iter().flatten();
+    let lines = keys.map(|key| {
+        let value = match key["value"].to_string() {
+            value if value.contains("://") => String::from("(a URL)"),
+            value => value,
+        };
+        format!("{} = {value}\n", key["name"].as_str().unwrap_or("?"))
+    });
+    [format!("{file}\n"), lines.collect()].concat()
+}

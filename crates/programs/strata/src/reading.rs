@@ -1,0 +1,6 @@
+//! Commands that read a log, besides those of the crate `reading`.
+
+pub(crate) mod drift;
+pub(crate) mod export;
+pub(crate) mod info;
+pub(crate) mod query;

@@ -1,0 +1,5 @@
+//! Commands that make and send traffic.
+
+pub(crate) mod generate;
+pub(crate) mod replay;
+mod sending;

@@ -1,0 +1,14 @@
+//! What commands print of the packets of one log, or of several, which they read in the order of an export:
+//!
+//! - [`read`]: a line for each packet, in the notation of tcpdump;
+//! - [`grep`]: those lines for packets whose kept payload has a pattern;
+//! - [`top`]: sums by flow, host, country and other keys.
+//!
+//! Each is a command: its arguments, and `run`, which prints. Errors are for the user as they are: a line that names
+//! the option, the file or the field, and what to do.
+#![forbid(unsafe_code)]
+#![allow(clippy::missing_errors_doc, reason = "said once, above")]
+
+pub mod grep;
+pub mod read;
+pub mod top;
