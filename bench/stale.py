@@ -29,6 +29,7 @@ MEASURED = {
     "soak": [*PATH, "bpf"],
     "forest": ["classify", "sketch"],
     "gpv": ["gpv", "gpv-run", "classify", "wire"],
+    "ring": ["send", "sys"],
     "rest": ["archive", "query", "store", "wire"],
     "rules": ["rules", "filter", "wire"],
     "sketch": ["sketch", "wire"],
