@@ -4,20 +4,20 @@ mod pattern;
 mod streams;
 
 use std::borrow::Cow;
+use std::io::{IsTerminal as _, stdout};
 use std::ops::{ControlFlow, Range};
 use std::path::PathBuf;
 
 use anyhow::Result;
 use serde_json::Value;
 use strata_query::PacketRows;
-use strata_terminal::key::KeyArgs;
 use strata_terminal::progress::Progress;
-use strata_terminal::selection::{KeptArgs, Logs, SpanArgs, report};
+use strata_terminal::selection::{Logs, report};
 use strata_terminal::text;
 use strata_wire::{PrintableJson, grouped};
 use tracing::info;
 
-use crate::read::{Clock, ClockArgs, Line, Lines, named, one_less};
+use crate::read::{Clock, Line, Lines, PrintArgs, named, one_less};
 use pattern::PatternArgs;
 use streams::Streams;
 
@@ -58,25 +58,12 @@ pub struct Args {
     #[arg(long)]
     stream: bool,
 
-    /// Stop after this number of packets.
-    #[arg(short = 'c', long, value_name = "PACKETS", value_parser = clap::value_parser!(u64).range(1..))]
-    count: Option<u64>,
-
     #[command(flatten)]
-    span: SpanArgs,
-
-    #[command(flatten)]
-    kept: KeptArgs,
-
-    #[command(flatten)]
-    clock: ClockArgs,
+    print: PrintArgs,
 
     /// Print a JSON object per packet: that of `strata read --json`, with match_at and match.
     #[arg(long, conflicts_with_all = ["utc", "date"])]
     json: bool,
-
-    #[command(flatten)]
-    key: KeyArgs,
 
     /// Search for this pattern, in packets that match this tcpdump filter, which sees only the bytes
     /// that were kept.
@@ -137,17 +124,19 @@ impl<'a> Found<'a> {
 
 /// Prints the packets in which the pattern is found.
 pub fn run(args: &Args) -> Result<()> {
-    let (logs, words) = Logs::open(&args.log, &args.words, &args.key, &Progress::none())?;
+    // Lines on a terminal and a bar would be in each other's way.
+    let progress = Progress::unless(stdout().is_terminal(), Progress::of_bytes);
+    let (logs, words) = Logs::open(&args.log, &args.words, &args.print.key, &progress)?;
     let (pattern, filter) = args.pattern.pattern(words)?;
     let filter = text::filter(filter)?;
-    let find = logs.find(&args.span, filter.as_ref())?;
-    let clock = Clock::of(&args.clock);
+    let find = logs.find(&args.print.span, filter.as_ref())?;
+    let clock = Clock::of(&args.print.clock);
     let mut lines = Lines::new();
     let mut rows: Vec<PacketRows> = (0..logs.len()).map(|_| PacketRows::default()).collect();
     let mut streams = Streams::default();
     let mut searched = Searched::default();
-    let mut left = args.count;
-    let exported = logs.each(&find, &args.kept.kept(), |log, packet| {
+    let mut left = args.print.count;
+    let exported = logs.each(&find, &args.print.kept.kept(), |log, packet| {
         let headers = rows[log].headers(packet);
         let line = Line {
             packet,
@@ -181,6 +170,7 @@ pub fn run(args: &Args) -> Result<()> {
         }
         Ok(one_less(&mut left))
     })?;
+    drop(progress);
     lines.writer().flush()?;
     match exported.packets {
         0 => logs.say_span(&find),

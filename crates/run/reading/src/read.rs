@@ -44,18 +44,8 @@ pub struct Args {
     #[arg(value_name = "LOG")]
     log: PathBuf,
 
-    /// Stop after this number of packets.
-    #[arg(short = 'c', long, value_name = "PACKETS", value_parser = clap::value_parser!(u64).range(1..))]
-    count: Option<u64>,
-
     #[command(flatten)]
-    span: SpanArgs,
-
-    #[command(flatten)]
-    kept: KeptArgs,
-
-    #[command(flatten)]
-    clock: ClockArgs,
+    print: PrintArgs,
 
     /// Print a JSON object per packet, with the columns that `-F packets-parquet` of an export has,
     /// tcp_flags, the length of the text, and, of several logs, the name of its log; times as RFC 3339
@@ -63,12 +53,29 @@ pub struct Args {
     #[arg(long, conflicts_with_all = ["utc", "date"])]
     json: bool,
 
-    #[command(flatten)]
-    key: KeyArgs,
-
     /// Select packets that match this tcpdump filter, which sees only the bytes that were kept.
     #[arg(value_name = "LOG... FILTER")]
     more: Vec<String>,
+}
+
+/// Which packets are printed, and how.
+#[derive(Debug, clap::Args)]
+pub(crate) struct PrintArgs {
+    /// Stop after this number of packets.
+    #[arg(short = 'c', long, value_name = "PACKETS", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) count: Option<u64>,
+
+    #[command(flatten)]
+    pub(crate) span: SpanArgs,
+
+    #[command(flatten)]
+    pub(crate) kept: KeptArgs,
+
+    #[command(flatten)]
+    pub(crate) clock: ClockArgs,
+
+    #[command(flatten)]
+    pub(crate) key: KeyArgs,
 }
 
 /// How times are shown.
@@ -139,14 +146,14 @@ impl Lines {
 
 /// Prints the packets.
 pub fn run(args: &Args) -> Result<()> {
-    let (logs, filter) = Logs::open(&args.log, &args.more, &args.key, &Progress::none())?;
+    let (logs, filter) = Logs::open(&args.log, &args.more, &args.print.key, &Progress::none())?;
     let filter = text::filter(filter)?;
-    let find = logs.find(&args.span, filter.as_ref())?;
-    let clock = Clock::of(&args.clock);
+    let find = logs.find(&args.print.span, filter.as_ref())?;
+    let clock = Clock::of(&args.print.clock);
     let mut lines = Lines::new();
     let mut rows: Vec<PacketRows> = (0..logs.len()).map(|_| PacketRows::default()).collect();
-    let mut left = args.count;
-    let exported = logs.each(&find, &args.kept.kept(), |log, packet| {
+    let mut left = args.print.count;
+    let exported = logs.each(&find, &args.print.kept.kept(), |log, packet| {
         let headers = rows[log].headers(packet);
         let line = Line {
             packet,

@@ -397,7 +397,8 @@ pub fn run(args: &Args) -> Result<()> {
     }
     let names = args.names.read()?;
     let mut keys = KeysOfAddresses::default();
-    let (logs, filter) = Logs::open(&args.log, &args.more, &args.key, &Progress::none())?;
+    let progress = Progress::of_bytes();
+    let (logs, filter) = Logs::open(&args.log, &args.more, &args.key, &progress)?;
     let filter = text::filter(filter)?;
     let find = logs.find(&args.span, filter.as_ref())?;
     let mut rows: Vec<PacketRows> = (0..logs.len()).map(|_| PacketRows::default()).collect();
@@ -423,6 +424,7 @@ pub fn run(args: &Args) -> Result<()> {
         }
         Ok(ControlFlow::Continue(()))
     })?;
+    drop(progress);
     let top = Top::of(tally, args.of, usize::try_from(args.number)?, &names)?;
     if args.graph {
         standard().write_all(graph::graph(&top, args.of).as_bytes())?;

@@ -53,8 +53,9 @@ fn flows_are_sampled_under_load_and_the_log_says_so() {
     let namespace = Namespace::new("rules-cpu");
     namespace.pair("in0", "out0");
     let (log, socket) = (dir.path().join("log"), dir.path().join("control.sock"));
+    // A debug build without packets takes up to 3 %, with the status that is asked for here.
     let recording = inside(&namespace)
-        .args(["record", "-i", "in0", "--cpu", "3%", "-o"])
+        .args(["record", "-i", "in0", "--cpu", "8%", "-o"])
         .arg(&log)
         .arg("--config")
         .arg(never_full(dir.path()))
@@ -84,7 +85,7 @@ fn flows_are_sampled_under_load_and_the_log_says_so() {
     let loaded = wait_for(&socket, "a share of flows", |status| {
         status["cpu"]["flow_share"].as_f64() < Some(0.8) && dropped(status) > 20_000
     });
-    assert!((loaded["cpu"]["budget"].as_f64().unwrap() - 0.03).abs() < 1e-9);
+    assert!((loaded["cpu"]["budget"].as_f64().unwrap() - 0.08).abs() < 1e-9);
     ended(sending, "INT");
     let calm = wait_for(&socket, "all flows again", |status| {
         status["cpu"]["flow_share"] == 1.0
