@@ -15,7 +15,7 @@ import signal
 import socket
 import struct
 import sys
-import time
+import threading
 
 from xdp_pass import LINK_CREATE, PROG_LOAD, TYPE_XDP, ATTACH_XDP, bpf
 
@@ -87,15 +87,14 @@ def main():
     bpf(LINK_CREATE, struct.pack("<IIII", loaded, ifindex, attach, 0) + bytes(48))
     read = mmap.mmap(ring, PAGE, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
     written = mmap.mmap(ring, PAGE + 2 * RING, mmap.MAP_SHARED, mmap.PROT_READ, offset=PAGE)
-    stopped = []
-    signal.signal(signal.SIGINT, lambda *_: stopped.append(True))
+    stopped = threading.Event()
+    signal.signal(signal.SIGINT, lambda *_: stopped.set())
     at = counted = 0
-    while not stopped:
+    while not stopped.wait(LOOK_SECONDS):
         (end,) = struct.unpack_from("<Q", written)
         counted += (end - at) // (8 + RECORD)
         at = end
         struct.pack_into("<Q", read, 0, at)
-        time.sleep(LOOK_SECONDS)
     print(f"{counted} packets counted", flush=True)
 
 

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from pathlib import Path
 
 import live
@@ -44,7 +44,9 @@ def run(context, script, trace, seconds):
                         HERE / script[0], *script[1:]),
             stdout=subprocess.PIPE, text=True)
         try:
-            time.sleep(1.0)
+            # It says nothing before it ends; a reader that ends now has failed.
+            with suppress(subprocess.TimeoutExpired):
+                raise RuntimeError(f"{' '.join(script)} ended: {reader.wait(timeout=1.0)}")
             if is_xdp:
                 live.receive_on(live.CAPTURE_CORE)
             disturbance, idle, began = Disturbance(), idle_seconds(), time.monotonic()
