@@ -15,7 +15,7 @@ use strata_terminal::progress::Progress;
 use strata_terminal::selection::{Logs, report};
 use strata_terminal::text;
 use strata_wire::{PrintableJson, grouped};
-use tracing::info;
+use tracing::{info, warn};
 
 use crate::read::{Clock, Line, Lines, PrintArgs, named, one_less};
 use pattern::PatternArgs;
@@ -175,6 +175,13 @@ pub fn run(args: &Args) -> Result<()> {
     match exported.packets {
         0 => logs.say_span(&find),
         _ => searched.say(),
+    }
+    if streams.forgotten() > 0 {
+        warn!(
+            "{} forgotten, because too many were searched at once: a match across packets may be \
+             missing; select fewer, with a filter or --from and --to",
+            text::count_of(streams.forgotten(), "direction")
+        );
     }
     report(&exported.damage, exported.left_out)
 }

@@ -19,7 +19,7 @@ use super::Found;
 
 /// Bytes of a direction that wait for its next packet.
 const TAIL_BYTES: usize = 4 << 10;
-/// Directions that wait: 256 MiB at most. With more, all are forgotten.
+/// Directions that wait: 256 MiB at most. With more, all are forgotten, and counted.
 const DIRECTIONS_MAX: usize = 1 << 16;
 
 /// A direction of a connection in a recording of a log.
@@ -42,9 +42,15 @@ struct Tail {
 #[derive(Default)]
 pub(super) struct Streams {
     tails: HashMap<Direction, Tail>,
+    forgotten: u64,
 }
 
 impl Streams {
+    /// Directions that were forgotten before their end, because too many were waiting.
+    pub(super) fn forgotten(&self) -> u64 {
+        self.forgotten
+    }
+
     /// The first match that ends in this packet's payload, and was not found before.
     pub(super) fn find(
         &mut self,
@@ -88,6 +94,7 @@ impl Streams {
         if is_whole {
             text.drain(..text.len().saturating_sub(TAIL_BYTES));
             if self.tails.len() >= DIRECTIONS_MAX {
+                self.forgotten = self.forgotten.saturating_add(self.tails.len() as u64);
                 self.tails.clear();
             }
             let next = sequence.wrapping_add(u32::try_from(payload.len()).ok()?);
