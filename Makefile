@@ -16,7 +16,7 @@ CHROMIUM = $(shell for one in $(STRATA_CHROMIUM) chromium chromium-browser; do c
 PAGE_PEERS = $(strip $(if $(shell command -v npm),,nodejs npm) $(if $(CHROMIUM),,chromium))
 LINTS := -D warnings
 
-.PHONY: help build install uninstall deb recorder page sql demo test test-page arch messages test-python test-sql verbs neon fmt lint check-docs site tools attack soak nvme fabric forged fuzz bench python lock model compare ablation unseen kept sets frontier links clean
+.PHONY: help build install uninstall deb recorder page sql demo test checks others test-page arch messages test-python test-sql verbs neon fmt lint check-docs site tools attack soak nvme fabric forged fuzz bench python lock model compare ablation unseen kept sets frontier links clean
 
 help:
 	@echo "make demo    build, record a real capture, show the result"
@@ -115,9 +115,21 @@ test-sql:
 demo: recorder
 	@sh demo/run.sh $(STRATA) $(DEMO)
 
-test: tools page fmt lint site test-python test-sql verbs
-	$(CARGO) test --workspace --locked --quiet
+# What builds in a directory of its own runs beside the rest: one of the two often waits, for a download or for the one
+# large crate that all others need. Then the tests, some of which send at a rate: beside nothing.
+test:
+	@$(MAKE) --no-print-directory tools page
+	@$(MAKE) --no-print-directory --jobs=2 --output-sync=recurse checks others
+	$(CARGO) test --workspace --locked --quiet $(VERBS) --lib --bins --tests
+	$(CARGO) test --workspace --locked --quiet $(VERBS) --doc
 	$(PAGE_TESTS)
+
+checks:
+	@for one in fmt lint site verbs; do $(MAKE) --no-print-directory $$one || exit; done
+	$(CARGO) test --workspace --locked --quiet $(VERBS) --lib --bins --tests --no-run
+
+others:
+	@for one in test-python test-sql; do $(MAKE) --no-print-directory $$one || exit; done
 
 # Also part of `make test`, with all tests of the workspace.
 arch:
@@ -130,8 +142,8 @@ messages:
 VERBS = $(shell [ ! -e /usr/include/infiniband/verbs.h ] || \
     echo --features strata/verbs,strata-relay/verbs,strata-stream/verbs)
 
-# What the guests of the tests `rxe` and `nvme` run. Built as part of the workspace: crates of others then have the same
-# features as in all tests, and are built once.
+# What the guests of the tests `rxe` and `nvme` run. Built as part of the workspace and with the features of all tests:
+# so each crate is built once. Other examples are for benches: to lint them is enough.
 verbs: tools
 	$(CARGO) build --workspace --locked --quiet $(VERBS) --example verbs-relay --example nvme-guest
 
