@@ -115,6 +115,7 @@ test("nothing that came from packets, policies or recorders is taken for HTML", 
           ...{ reason: HOSTILE, words: HOSTILE, class: HOSTILE, granularity: "full", score: 0.5, packets: 1, kept_bytes: 1 },
           ...{ first: ofSchema("Packet").at, first_flow: HOSTILE, flow: null, more_trees: 0 },
           trees: poisoned(ofSchema("Why").trees),
+          signs: poisoned(ofSchema("Why").signs),
         },
       ],
       covered: ofSchema("Covered"),
@@ -525,7 +526,8 @@ test("a reason leads to a policy for its example flow, which says that it is no 
   const { total, covered } = ofSchema("Reasons");
   const reason = {
     ...{ reason: "flow-trees:1", words: "28 of 30 trees", class: "botnet", granularity: "full", score: 0.9, packets: 2 },
-    ...{ kept_bytes: 900, first: ofSchema("Packet").at, first_flow: "10.0.0.1:51234 - 10.0.0.2:443", flow, trees: [], more_trees: 0 },
+    ...{ kept_bytes: 900, first: ofSchema("Packet").at, first_flow: "10.0.0.1:51234 - 10.0.0.2:443", flow, signs: [], trees: [] },
+    more_trees: 0,
   };
   const over = { reasons: { total, covered, reasons: [reason] } };
   await served({ at: "/why", over }, async (page) => {

@@ -14,6 +14,7 @@ export type Flow = Schemas["Flow"];
 export type Packet = Schemas["Packet"];
 export type PacketDetail = Schemas["PacketDetail"];
 export type Why = Schemas["Why"];
+export type WhySign = Schemas["WhySign"];
 export type WhyTree = Schemas["WhyTree"];
 export type Field = Schemas["Field"];
 export type Policy = Schemas["Policy"];

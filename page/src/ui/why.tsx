@@ -1,5 +1,5 @@
 // Why a packet was kept, in words, with its own values beside each condition.
-import type { Why, WhyTree } from "../api/client";
+import type { Why, WhySign, WhyTree } from "../api/client";
 import { percent } from "../format";
 import { Notice } from "./bits";
 
@@ -8,24 +8,43 @@ export function WhyWords({ of: why }: { of: Why }) {
     <div class="why">
       <p class="lead">{why.words}</p>
       {why.unsure && <Notice kind="warn">{why.unsure}</Notice>}
+      <Signs signs={why.signs} />
       {why.trees.length > 0 && (
-        <Trees
-          trees={why.trees}
-          more={why.more_trees}
-          from={
-            why.values_from === "flow"
-              ? "values of the flow's packets in the log up to this one"
-              : why.values_from === "packet"
-                ? "values of this packet"
-                : null
-          }
-        />
+        <details>
+          <summary>Conditions of the trees</summary>
+          <Trees
+            trees={why.trees}
+            more={why.more_trees}
+            from={
+              why.values_from === "flow"
+                ? "values of the flow's packets in the log up to this one"
+                : why.values_from === "packet"
+                  ? "values of this packet"
+                  : null
+            }
+          />
+        </details>
       )}
       <p class="quiet">
         In exports: <code>{why.reason}</code>
         {why.mode && <>, mode {why.mode}</>}
       </p>
     </div>
+  );
+}
+
+/** What speaks for the class, in words of traffic, the strongest first. */
+export function Signs({ signs }: { signs: WhySign[] }) {
+  if (signs.length === 0) return null;
+  return (
+    <ul class="signs">
+      {signs.map((sign, index) => (
+        <li key={index}>
+          {sign.words}
+          {sign.value_text && <>; here {sign.value_text}</>} {sign.ordinary && <small>{sign.ordinary}</small>}
+        </li>
+      ))}
+    </ul>
   );
 }
 

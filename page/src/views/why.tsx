@@ -8,7 +8,7 @@ import { changed, go, link, type Place } from "../router";
 import { useDark } from "../theme";
 import { CoveredNote, Loading, Notice, Problem, Select } from "../ui/bits";
 import { colour, keptAs } from "../ui/colour";
-import { Trees } from "../ui/why";
+import { Signs, Trees } from "../ui/why";
 import { ClassName } from "./flow-columns";
 
 type Reason = Schemas["Reasons"]["reasons"][number];
@@ -120,6 +120,7 @@ function One({ reason, log, place, most, whole, mayChange }: OneProps) {
       <p>
         {reason.words} <small>Example: {reason.first_flow}</small>
       </p>
+      <Signs signs={reason.signs} />
       <p class="actions">
         <a class="button" href={packets}>
           Show its flows

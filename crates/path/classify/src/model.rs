@@ -2,6 +2,7 @@
 
 mod explain;
 mod known;
+mod signs;
 
 use std::collections::HashSet;
 use std::{fmt, io};
@@ -12,6 +13,7 @@ use strata_sketch::{Arithmetic, BITS_DEFAULT, Clock, Feature, Level, Sketch, Tab
 pub use explain::{Condition, is_of_shadow, leaves_of_reason};
 pub use known::Known;
 pub(crate) use known::LeafPairs;
+pub use signs::{Sign, Signs, kind_of};
 
 /// Bounds of a model; larger ones are rejected.
 const TREES_MAX: usize = 256;

@@ -4,8 +4,9 @@
 use proptest::prelude::*;
 use serde_json::{Value, json};
 use strata_classify::{
-    Class, Columns, Decision, FEATURES_MAX, FeatureUse, Forest, Kernel, Known, LANES, Model, Node,
-    RankRows, RowForest, Rule, Split, Tree, Verdicts,
+    Class, Columns, Decision, Distribution, Distributions, FEATURES_MAX, FeatureUse, Forest,
+    Kernel, Known, LANES, Model, Node, RankRows, RowForest, Rule, Signs, Split, Tree, Verdicts,
+    kind_of,
 };
 use strata_sketch::{Feature, Level};
 use strata_wire::wide::{Simd, WIDE};
@@ -437,6 +438,54 @@ fn a_leaf_is_explained_in_words() {
     let model = small();
     assert_eq!(model.explain(Level::Flow, 0, 2), "size > 100.5 bytes");
     assert_eq!(model.explain(Level::Packet, 0, 1), "size <= 100.5 bytes");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+
+    /// Whatever the distributions of a model's file say.
+    #[test]
+    fn a_packet_is_within_the_bounds_of_its_signs(
+        trees in prop::collection::vec(tree(4), 1..10),
+        values in prop::collection::vec((0_u32..3_000, 0_u32..256, 0_u32..800_000, any::<u32>()), 1..20),
+        edges in prop::collection::vec(-10.0..3_000.0_f64, 0..10),
+        share in -1.0..2.0_f64,
+    ) {
+        let mut model = model(trees, vec![Tree { nodes: vec![leaf(1.0)] }]);
+        let shares = vec![share; edges.len() + 1];
+        let of = |name: &str| Distribution {
+            name: name.into(),
+            edges: edges.clone(),
+            shares: shares.clone(),
+        };
+        model.distributions = Some(Distributions {
+            features: vec![of("size"), of("size_var")],
+            scores: vec![1.0],
+        });
+        let model = Model::from_json(model.to_json().as_bytes()).unwrap();
+        for class in ["benign", "anomalous"] {
+            let signs = Signs::new(&model, Level::Flow, class).unwrap();
+            for &(size, flags, average, variance) in &values {
+                let values = [size, flags, average, variance];
+                let found = signs.of(&model.leaves_naive(Level::Flow, &values));
+                for sign in &found {
+                    let feature = sign.condition.feature().unwrap();
+                    let at = model.features.iter().position(|used| used.name == sign.condition.name);
+                    let limit = |threshold: f64| feature.encode(threshold, model.clock());
+                    let value = values[at.unwrap()];
+                    if let Some(above) = sign.condition.above {
+                        prop_assert!(limit(above).is_none_or(|limit| value > limit));
+                    }
+                    if let Some(most) = sign.condition.at_most {
+                        prop_assert!(limit(most).is_some_and(|limit| value <= limit));
+                    }
+                    prop_assert!(sign.weight.is_finite() && sign.weight > 0.0);
+                }
+                prop_assert!(found.is_sorted_by(|a, b| a.weight >= b.weight));
+                prop_assert!(!kind_of(&found).is_empty());
+            }
+        }
+    }
 }
 
 #[test]

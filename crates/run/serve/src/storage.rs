@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
 use strata_archive::{Piece, PieceKind, Retention, deletable, plan};
-use strata_classify::{Model, is_of_shadow};
+use strata_classify::{Model, is_of_shadow, leaves_of_reason};
 use strata_store::{Log, Recording, Select};
 use strata_wire::{clamped, unix_ns};
 use utoipa::ToSchema;
@@ -17,7 +17,7 @@ use crate::parts::Covered;
 use crate::refused::Refused;
 use crate::search::{Asked, quoted, run};
 use crate::times::{SECOND_NS, text};
-use crate::why::{self, WhyTree};
+use crate::why::{self, WhySign, WhyTree};
 use crate::work::Stop;
 
 /// Most hours by class and tier, and most pieces that are deleted next.
@@ -374,6 +374,8 @@ pub(crate) struct ReasonCost {
     first_flow: String,
     /// `id` of that flow.
     flow: String,
+    /// What speaks for the class, the strongest first, at most 5; none if it was not the forest that decided.
+    signs: Vec<WhySign>,
     trees: Vec<WhyTree>,
     more_trees: usize,
 }
@@ -405,9 +407,18 @@ pub(crate) fn reasons(
         let (trees, more) = model.as_ref().map_or((Vec::new(), 0), |model| {
             why::trees(model, reason.class, reason.reason)
         });
+        let signs = model
+            .as_ref()
+            .filter(|_| leaves_of_reason(reason.reason).is_some())
+            .map(|model| why::signs(model, reason.class, reason.reason));
+        let words = words(reason.reason, reason.class);
+        let (words, signs) = match signs {
+            Some((kind, signs)) => (format!("{words}: {kind}"), signs),
+            None => (words, Vec::new()),
+        };
         ReasonCost {
             reason: reason.reason.to_owned(),
-            words: words(reason.reason, reason.class),
+            words,
             class: reason.class.to_owned(),
             granularity: reason.granularity.to_owned(),
             score: reason.score.map(f64::from),
@@ -416,6 +427,7 @@ pub(crate) fn reasons(
             first: text(reason.first_ns),
             first_flow: reason.first_flow.to_string(),
             flow: crate::flow_id::id(&reason.first_flow),
+            signs,
             trees,
             more_trees: more,
         }

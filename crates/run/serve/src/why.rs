@@ -3,7 +3,7 @@
 use std::ops::ControlFlow;
 
 use serde::Serialize;
-use strata_classify::{Condition, Model, is_of_shadow, leaves_of_reason};
+use strata_classify::{Condition, Model, Sign, Signs, is_of_shadow, kind_of, leaves_of_reason};
 use strata_sketch::{
     Arithmetic, Clock, ExactTable, Feature, FlowStats, Level, PacketFacts, RangeTable,
 };
@@ -16,8 +16,9 @@ use crate::packets::{Packet, of_flow};
 use crate::refused::Refused;
 use crate::work::Stop;
 
-/// Trees that are shown.
+/// Trees that are shown, and signs.
 const TREES_TOLD: usize = 3;
+const SIGNS_TOLD: usize = 5;
 /// Packets of a flow that are counted again for a packet's values.
 const PACKETS_MAX: usize = 200_000;
 
@@ -57,7 +58,8 @@ pub(crate) fn model(log: &Log, recording: &Recording, reason: &str) -> Option<Mo
 #[derive(Clone, Debug, Serialize, ToSchema)]
 #[schema(example = json!({
     "decider": "forest",
-    "words": "Kept whole because 28 of 30 trees take this flow for botnet (score 0.930).",
+    "words": "Kept whole: the forest classifies this flow as botnet, with a mean share of 0.930 in its 30 trees: many \
+              packets, no pauses.",
     "reason": "flow-trees:12,3,7",
     "class": "botnet",
     "score": 0.93,
@@ -65,6 +67,9 @@ pub(crate) fn model(log: &Log, recording: &Recording, reason: &str) -> Option<Mo
     "mode": "default",
     "unsure": null,
     "values_from": "flow",
+    "signs": [{
+        "words": "packets of the flow over 12", "ordinary": "60 % in training: 3 to 30", "value_text": "20",
+    }],
     "trees": [{
         "tree": 0,
         "share": 0.98,
@@ -92,6 +97,8 @@ pub(crate) struct Why {
     unsure: Option<String>,
     #[schema(required)]
     values_from: Option<ValuesFrom>,
+    /// What speaks for the class, the strongest first, at most 5.
+    signs: Vec<WhySign>,
     /// The trees most sure, at most 3.
     trees: Vec<WhyTree>,
     more_trees: usize,
@@ -135,6 +142,8 @@ pub(crate) fn of(log: &Log, packet: &Packet, flow: &FlowKey, stop: &Stop) -> Res
         _ => None,
     };
     let (mut trees, mut more, mut unsure, mut values_from) = (Vec::new(), 0, None, None);
+    let mut found = Vec::new();
+    let mut signs = Vec::new();
     if let (Some((level, leaves)), Some(model)) = (&decided, &model) {
         let values = values(log, model, packet, flow, (*level, stop))?;
         values_from = values.as_ref().map(|_| match level {
@@ -142,13 +151,15 @@ pub(crate) fn of(log: &Log, packet: &Packet, flow: &FlowKey, stop: &Stop) -> Res
             Level::Flow => ValuesFrom::Flow,
         });
         (trees, more) = told(model, *level, class, leaves, values.as_ref());
+        found = signs_of(model, class, &packet.reason);
+        signs = shown(&found, values.as_ref(), model.clock());
         unsure = unsure_words(model, *level, leaves);
     }
     let forest = decided.as_ref();
     let forest = forest.map(|(level, leaves)| (*level, leaves.len()));
     Ok(Why {
         decider: decider(&packet.reason),
-        words: sentence(packet, class, forest),
+        words: sentence(packet, class, forest, &found),
         reason: packet.reason.clone(),
         class: packet.class.clone(),
         score: packet.score,
@@ -156,9 +167,49 @@ pub(crate) fn of(log: &Log, packet: &Packet, flow: &FlowKey, stop: &Stop) -> Res
         mode: packet.mode.clone(),
         unsure,
         values_from,
+        signs,
         trees,
         more_trees: more,
     })
+}
+
+/// A feature that speaks for the class, in words of traffic.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub(crate) struct WhySign {
+    /// Between which bounds packets with this reason are.
+    words: String,
+    /// The middle of the distribution in training, if the model has it.
+    #[schema(required)]
+    ordinary: Option<String>,
+    /// This packet's value with its unit; empty if the log does not tell.
+    value_text: String,
+}
+
+/// What speaks for a class, the strongest first; nothing if it was not the forest that decided.
+pub(crate) fn signs_of(model: &Model, class: &str, reason: &str) -> Vec<Sign> {
+    let Some((level, leaves)) = leaves_of_reason(reason) else {
+        return Vec::new();
+    };
+    Signs::new(model, level, class).map_or_else(Vec::new, |signs| signs.of(&leaves))
+}
+
+fn shown(signs: &[Sign], values: Option<&Values>, clock: Clock) -> Vec<WhySign> {
+    let signs = signs.iter().take(SIGNS_TOLD);
+    let each = signs.map(|sign| WhySign {
+        words: sign.words.clone(),
+        ordinary: sign.ordinary.clone(),
+        value_text: condition(&sign.condition, values, clock).value_text,
+    });
+    each.collect()
+}
+
+/// The signs of a reason of which no packet is shown.
+pub(crate) fn signs(model: &Model, class: &str, reason: &str) -> (String, Vec<WhySign>) {
+    let signs = signs_of(model, class, reason);
+    (
+        kind_of(&signs).to_owned(),
+        shown(&signs, None, model.clock()),
+    )
 }
 
 /// A tree that votes for a class, and why.
@@ -336,7 +387,12 @@ fn decider(reason: &str) -> Decider {
 }
 
 /// The whole in a sentence.
-fn sentence(packet: &Packet, class: &str, forest: Option<(Level, usize)>) -> String {
+fn sentence(
+    packet: &Packet,
+    class: &str,
+    forest: Option<(Level, usize)>,
+    signs: &[Sign],
+) -> String {
     // A packet without payload is whole as its headers.
     let is_whole = packet.data.len() as u64 >= u64::from(packet.wire_len);
     let kept = match (packet.granularity.as_str(), is_whole) {
@@ -362,5 +418,9 @@ fn sentence(packet: &Packet, class: &str, forest: Option<(Level, usize)>) -> Str
         "" => String::new(),
         mode => format!(" Mode {mode} keeps packets of that class this way."),
     };
-    format!("{kept}: the forest classifies this {what} as {class}{share}.{mode}")
+    let signs = match signs.is_empty() {
+        true => String::new(),
+        false => format!(": {}", kind_of(signs)),
+    };
+    format!("{kept}: the forest classifies this {what} as {class}{share}{signs}.{mode}")
 }

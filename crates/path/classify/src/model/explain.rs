@@ -5,7 +5,10 @@ use std::fmt;
 
 use strata_sketch::{Feature, Level};
 
-use super::Model;
+use super::{Distribution, Model, Tree};
+
+/// Values above the first and at most the second, where given.
+pub(super) type Bounds = (Option<f64>, Option<f64>);
 
 /// A feature on the path to a leaf, with the tightest bounds there.
 #[derive(Clone, Debug, PartialEq)]
@@ -32,6 +35,11 @@ impl Condition {
     pub fn quantity(&self, value: f64) -> String {
         quantity(value, &self.unit)
     }
+
+    /// The same without its unit.
+    pub(super) fn number(&self, value: f64) -> String {
+        quantity(value, "number")
+    }
 }
 
 impl fmt::Display for Condition {
@@ -54,35 +62,29 @@ impl Model {
     #[must_use]
     pub fn conditions(&self, level: Level, tree: usize, leaf: u16) -> Option<Vec<Condition>> {
         let tree = self.trees(level).get(tree)?;
-        let mut at = usize::from(leaf);
-        // Per feature, the tightest bounds on the path: above, and at most.
-        let mut bounds: BTreeMap<usize, (Option<f64>, Option<f64>)> = BTreeMap::new();
-        for (index, node) in tree.nodes.iter().enumerate().rev() {
-            let (Some(feature), Some(at_most)) = (node.feature, node.at_most) else {
-                continue;
-            };
-            if node.left == Some(at) {
-                let (_, below) = bounds.entry(feature).or_insert((None, None));
-                *below = Some(below.map_or(at_most, |known| known.min(at_most)));
-            } else if node.right == Some(at) {
-                let (above, _) = bounds.entry(feature).or_insert((None, None));
-                *above = Some(above.map_or(at_most, |known| known.max(at_most)));
-            } else {
-                continue;
-            }
-            at = index;
-        }
-        let named = bounds.into_iter().map(|(feature, (above, at_most))| {
-            let used = self.features.get(feature);
-            let (name, unit) = used.map_or(("?", ""), |f| (f.name.as_str(), f.unit.as_str()));
-            Condition {
-                name: name.to_owned(),
-                unit: unit.to_owned(),
-                above,
-                at_most,
-            }
-        });
+        let mut bounds = BTreeMap::new();
+        tree.walk_up(leaf, &mut bounds, |_, _, _| {});
+        let named = bounds.into_iter();
+        let named = named.map(|(feature, bounds)| self.condition(feature, bounds));
         Some(named.collect())
+    }
+
+    /// A feature of the model within bounds.
+    pub(super) fn condition(&self, feature: usize, (above, at_most): Bounds) -> Condition {
+        let used = self.features.get(feature);
+        let (name, unit) = used.map_or(("?", ""), |f| (f.name.as_str(), f.unit.as_str()));
+        Condition {
+            name: name.to_owned(),
+            unit: unit.to_owned(),
+            above,
+            at_most,
+        }
+    }
+
+    /// The distribution of a feature in training.
+    pub(super) fn distribution(&self, feature: &str) -> Option<&Distribution> {
+        let mut known = self.distributions.as_ref()?.features.iter();
+        known.find(|one| one.name == feature)
     }
 
     /// The conditions on the path to a leaf, in plain English.
@@ -116,6 +118,35 @@ impl Model {
     }
 }
 
+impl Tree {
+    /// From a leaf to the root: tightens the bounds of features, and says of each split its feature,
+    /// its node and the node that follows it.
+    pub(super) fn walk_up(
+        &self,
+        leaf: u16,
+        bounds: &mut BTreeMap<usize, Bounds>,
+        mut split: impl FnMut(usize, usize, usize),
+    ) {
+        let mut at = usize::from(leaf);
+        for (index, node) in self.nodes.iter().enumerate().rev() {
+            let (Some(feature), Some(at_most)) = (node.feature, node.at_most) else {
+                continue;
+            };
+            if node.left == Some(at) {
+                let (_, below) = bounds.entry(feature).or_insert((None, None));
+                *below = Some(below.map_or(at_most, |known| known.min(at_most)));
+            } else if node.right == Some(at) {
+                let (above, _) = bounds.entry(feature).or_insert((None, None));
+                *above = Some(above.map_or(at_most, |known| known.max(at_most)));
+            } else {
+                continue;
+            }
+            split(feature, index, at);
+            at = index;
+        }
+    }
+}
+
 /// Before the trees of a reason that are those of a shadow model.
 const OF_SHADOW: &str = "shadow-";
 
@@ -141,7 +172,7 @@ pub fn leaves_of_reason(reason: &str) -> Option<(Level, Vec<u16>)> {
 }
 
 /// A threshold as people write it: times in the unit that suits.
-fn quantity(value: f64, unit: &str) -> String {
+pub(super) fn quantity(value: f64, unit: &str) -> String {
     let short = |value: f64| {
         let text = format!("{value:.3}");
         text.trim_end_matches('0').trim_end_matches('.').to_owned()

@@ -32,8 +32,8 @@ pub(crate) struct Args {
     #[arg(long)]
     json: bool,
 
-    /// Explain why packets were kept, by the N (10) reasons with the most bytes in each
-    /// granularity. Reads and checks the whole log, not just block headers and summaries.
+    /// Explain why packets were kept: for each granularity, the N kinds of reasons (by default 10)
+    /// with the most bytes. Reads and checks the whole log, not just block headers and summaries.
     #[arg(
         long,
         value_name = "N",
@@ -42,6 +42,10 @@ pub(crate) struct Args {
         default_missing_value = "10"
     )]
     reasons: Option<usize>,
+
+    /// With --reasons, also show the conditions of the model's trees for each kind.
+    #[arg(long, requires = "reasons")]
+    trees: bool,
 
     #[command(flatten)]
     key: KeyArgs,
@@ -245,7 +249,11 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             writeln!(out, "{}", Printable(&damage.to_string()))?;
         }
         if let Some(most) = args.reasons {
-            write!(out, "{}", contents.reasons.text(&log, recording, most)?)?;
+            write!(
+                out,
+                "{}",
+                contents.reasons.text(&log, recording, (most, args.trees))?
+            )?;
         }
         writeln!(out)?;
     }

@@ -6,9 +6,8 @@ use std::fmt::Write as _;
 use anyhow::Result;
 use serde_json::json;
 use strata_blocks::{PacketRecord, Trees, VerdictRecord, reason};
-use strata_classify::{Model, is_of_shadow, leaves_of_reason};
+use strata_classify::{Model, Sign, Signs, is_of_shadow, kind_of, leaves_of_reason};
 use strata_query::reasons_of;
-use strata_sketch::Level;
 use strata_store::{Log, Recording};
 use strata_terminal::text::time;
 use strata_wire::dissect::dissect;
@@ -218,8 +217,14 @@ impl Reasons {
         each.collect()
     }
 
-    /// The reasons of each granularity for which most was kept, in plain English.
-    pub(super) fn text(&self, log: &Log, recording: &Recording, most: usize) -> Result<String> {
+    /// The kinds of reasons of each granularity for which most was kept, in words of traffic; with
+    /// `trees`, also the conditions of the trees.
+    pub(super) fn text(
+        &self,
+        log: &Log,
+        recording: &Recording,
+        (most, trees): (usize, bool),
+    ) -> Result<String> {
         let model = Model::from_json(&log.model_json(recording)?)?;
         let shadow = log.shadow_json(recording)?;
         let shadow = shadow.map(|json| Model::from_json(&json)).transpose()?;
@@ -234,72 +239,187 @@ impl Reasons {
                 grouped(self.encrypted)
             );
         }
+        let mut signs = ByModel {
+            models: [Some(&model), shadow.as_ref()],
+            known: Vec::new(),
+        };
         for keep in KeepKind::ALL.into_iter().rev() {
-            let mut rows: Vec<&(Key, Counted)> = self
-                .counts
-                .iter()
-                .filter(|((of, ..), counted)| *of == keep && counted.packets > 0)
-                .collect();
-            if rows.is_empty() {
+            let all = self.counts.iter();
+            let all = all.filter(|((of, ..), counted)| *of == keep && counted.packets > 0);
+            let (kinds, reasons) = kinds(all, &mut signs);
+            if kinds.is_empty() {
                 continue;
             }
-            rows.sort_by(|(a, x), (b, y)| y.bytes.cmp(&x.bytes).then_with(|| a.cmp(b)));
             let _ = writeln!(
                 text,
-                "kept as {}, for {} reasons, most bytes first:",
+                "kept as {}, for {} reasons of {} kinds, most bytes first:",
                 keep.name(),
-                rows.len()
+                grouped(reasons),
+                grouped(kinds.len() as u64)
             );
-            for (key, counted) in rows.into_iter().take(most) {
-                let promoted = shadow.as_ref().filter(|_| is_of_shadow(&key.2));
-                one(&mut text, promoted.unwrap_or(&model), key, counted);
+            for kind in kinds.iter().take(most) {
+                one(&mut text, kind, &mut signs, trees);
+            }
+            if kinds.len() > most {
+                let others = &kinds[most..];
+                let bytes = others.iter().map(|kind| kind.bytes).sum();
+                let packets = others.iter().map(|kind| kind.packets).sum();
+                let _ = writeln!(
+                    text,
+                    "  {} in {} packets: {} other kinds (--reasons={} shows all)",
+                    human_bytes(bytes),
+                    grouped(packets),
+                    grouped(others.len() as u64),
+                    kinds.len()
+                );
             }
         }
         Ok(text)
     }
 }
 
-/// Writes one reason.
-fn one(text: &mut String, model: &Model, (_, class, reason, _): &Key, counted: &Counted) {
-    let packets = grouped(counted.packets);
-    let kept = human_bytes(counted.bytes);
-    let first = format!("{} {}", time(counted.first_ns), counted.first_flow);
-    if let Some(words) = in_words(reason) {
+/// What speaks for a class, in the models of a recording; computed once for each class.
+struct ByModel<'a> {
+    /// The recording's model, and its shadow model.
+    models: [Option<&'a Model>; 2],
+    /// With whether it is of the shadow model.
+    known: Vec<(bool, Signs<'a>)>,
+}
+
+impl<'a> ByModel<'a> {
+    fn model(&self, reason: &str) -> Option<&'a Model> {
+        let [model, shadow] = self.models;
+        match is_of_shadow(reason) {
+            true => shadow.or(model),
+            false => model,
+        }
+    }
+
+    /// Of packets of a class, for a reason of the forest; nothing if the model does not know them.
+    fn of(&mut self, class: &str, reason: &str) -> Vec<Sign> {
+        let Some((level, leaves)) = leaves_of_reason(reason) else {
+            return Vec::new();
+        };
+        let is_shadow = is_of_shadow(reason);
+        let is_it =
+            |(shadow, signs): &(bool, Signs<'_>)| *shadow == is_shadow && signs.is_of(level, class);
+        if !self.known.iter().any(is_it) {
+            let model = self.model(reason);
+            let Some(signs) = model.and_then(|model| Signs::new(model, level, class)) else {
+                return Vec::new();
+            };
+            self.known.push((is_shadow, signs));
+        }
+        let known = self.known.iter().find(|one| is_it(one));
+        known.map_or_else(Vec::new, |(_, signs)| signs.of(&leaves))
+    }
+}
+
+/// Packets of one granularity and class, for reasons that read the same.
+struct Kind<'a> {
+    class: &'a str,
+    /// Who decided, or the strongest signs.
+    words: String,
+    /// If it was the forest: the reason with the most bytes.
+    forest: Option<&'a str>,
+    reasons: u64,
+    packets: u64,
+    bytes: u64,
+    first_ns: u64,
+    first_flow: &'a str,
+}
+
+/// Groups reasons by kind, those with the most bytes first; and says how many reasons there are.
+fn kinds<'a>(
+    all: impl Iterator<Item = &'a (Key, Counted)>,
+    signs: &mut ByModel<'_>,
+) -> (Vec<Kind<'a>>, u64) {
+    let mut rows: Vec<&(Key, Counted)> = all.collect();
+    rows.sort_by(|(a, x), (b, y)| y.bytes.cmp(&x.bytes).then_with(|| a.cmp(b)));
+    let reasons = rows.len() as u64;
+    let mut places: HashMap<(&str, String), usize> = HashMap::new();
+    let mut kinds: Vec<Kind<'_>> = Vec::new();
+    for ((_, class, reason, _), counted) in rows {
+        let by_others = in_words(reason);
+        let is_forest = by_others.is_none();
+        let words = by_others.unwrap_or_else(|| {
+            let signs = signs.of(class, reason);
+            match is_of_shadow(reason) {
+                true => format!("{} (by the promoted model)", kind_of(&signs)),
+                false => kind_of(&signs).to_owned(),
+            }
+        });
+        let place = *places.entry((class, words.clone())).or_insert_with(|| {
+            kinds.push(Kind {
+                class,
+                words,
+                forest: is_forest.then_some(reason.as_str()),
+                reasons: 0,
+                packets: 0,
+                bytes: 0,
+                first_ns: u64::MAX,
+                first_flow: "",
+            });
+            kinds.len() - 1
+        });
+        let kind = &mut kinds[place];
+        kind.reasons += 1;
+        kind.packets = kind.packets.saturating_add(counted.packets);
+        kind.bytes = kind.bytes.saturating_add(counted.bytes);
+        if counted.first_ns < kind.first_ns {
+            (kind.first_ns, kind.first_flow) = (counted.first_ns, &counted.first_flow);
+        }
+    }
+    kinds.sort_by(|a, b| b.bytes.cmp(&a.bytes).then_with(|| a.words.cmp(&b.words)));
+    (kinds, reasons)
+}
+
+/// Writes one kind.
+fn one(text: &mut String, kind: &Kind<'_>, signs: &mut ByModel<'_>, trees: bool) {
+    let packets = grouped(kind.packets);
+    let kept = human_bytes(kind.bytes);
+    let (class, words) = (kind.class, &kind.words);
+    let first = format!("{} {}", time(kind.first_ns), kind.first_flow);
+    let Some(reason) = kind.forest else {
         let _ = writeln!(
             text,
             "  {kept} in {packets} packets: {words}; class {class}, first at {first}"
         );
         return;
-    }
+    };
+    let reasons = match kind.reasons {
+        1 => String::new(),
+        reasons => format!(" ({} reasons; the largest:)", grouped(reasons)),
+    };
     let _ = writeln!(
         text,
-        "  {kept} in {packets} packets: class {class}, score {:.3}, {reason}, first at {first}",
-        counted.score.unwrap_or(0.0),
+        "  {kept} in {packets} packets: class {class}, {words}; first at {first}{reasons}"
     );
-    let (level, leaves) = leaves_of_reason(reason).unwrap_or((Level::Flow, Vec::new()));
+    for sign in signs.of(class, reason).iter().take(SIGNS_TOLD) {
+        let ordinary = sign.ordinary.as_ref();
+        let ordinary = ordinary.map_or_else(String::new, |middle| format!(" ({middle})"));
+        let _ = writeln!(text, "    {}{ordinary}", sign.words);
+    }
+    let Some((model, (level, leaves))) = signs.model(reason).zip(leaves_of_reason(reason)) else {
+        return;
+    };
     if let Some((unmet, all)) = model.unmet(level, &leaves).filter(|(unmet, _)| *unmet > 0) {
         let _ = writeln!(
             text,
-            "    in doubt: {unmet} of {all} pairs of these leaves never occurred together in \
-             training"
+            "    in doubt: {unmet} of {all} pairs of its leaves never occurred together in training"
         );
     }
-    let trees = model.clearest(level, class, &leaves);
-    for &(tree, leaf, _) in trees.iter().take(TREES_TOLD) {
-        let _ = writeln!(
-            text,
-            "    tree {tree}: {}",
-            model.explain(level, tree, leaf)
-        );
-    }
-    if trees.len() > TREES_TOLD {
-        let others = trees.len() - TREES_TOLD;
-        let _ = writeln!(text, "    and {others} less certain trees");
+    if trees {
+        let _ = writeln!(text, "    {reason}");
+        for (tree, leaf, _) in model.clearest(level, class, &leaves) {
+            let conditions = model.explain(level, tree, leaf);
+            let _ = writeln!(text, "    tree {tree}: {conditions}");
+        }
     }
 }
 
-/// How many trees are shown for a reason.
-const TREES_TOLD: usize = 3;
+/// How many signs are shown of a kind.
+const SIGNS_TOLD: usize = 3;
 
 /// The flow of a packet.
 fn flow(key: Option<FlowKey>) -> String {
