@@ -10,6 +10,7 @@
 //! - [`checksum`]: the sum of the Internet checksum, over pieces;
 //! - [`dissect`]: the walk through all headers of a packet, and the one
 //!   definition of what "header" means; [`Plain`] is its fast path;
+//! - [`sighting`]: what stays the same of a packet that is seen at two points of a network;
 //! - [`FragmentTable`]: later fragments find the flow of their first one;
 //! - [`pcapng`]: block types and option lists of capture files, in the one form used inside Strata;
 //! - shared types: [`LinkType`], [`Interface`], [`Meta`], [`FlowKey`], [`FlowHasher`],
@@ -44,6 +45,7 @@ mod printable;
 pub mod roce;
 pub mod segment;
 mod share;
+pub mod sighting;
 pub mod transport;
 pub mod tunnel;
 mod walk;

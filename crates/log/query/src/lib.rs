@@ -4,6 +4,7 @@
 //!   and of each worker's blocks orders them);
 //! - [`packets`], [`packets_until`], [`packets_while`]: the same packets, handed out one by one;
 //!   [`PacketRows`] has their headers, [`packet_json`] what is said of them, [`PacketCopy`] keeps one;
+//! - [`Doubles`]: takes packets away that were captured twice;
 //! - [`export_flows`], [`RecordWriter`]: flows as CSV, JSON, IPFIX;
 //! - [`reasons_of`]: why packets were kept;
 //! - [`search`]: which flows and packets there are, without putting packets together.
@@ -23,6 +24,7 @@
 //! row_writer       rows of flows and packets as Parquet
 //! find decided     which rows may be wanted
 //! record cells     a row of flows; values of rows, checked
+//! doubles          packets that were captured twice
 //! by_link          a filter, for packets of each link type
 //! left_out         packets whose definitions are missing, counted
 //! ```
@@ -34,6 +36,7 @@ mod by_link;
 mod by_time;
 mod cells;
 mod decided;
+mod doubles;
 mod export;
 mod exporter;
 mod find;
@@ -51,6 +54,7 @@ mod search;
 
 pub use by_link::ByLink;
 pub use by_time::MEMORY_BYTES;
+pub use doubles::{Doubles, DoublesCounts};
 pub use export::{
     MergedExport, export, export_packet_table, export_within, packets, packets_until, packets_while,
 };

@@ -4,7 +4,7 @@ use std::io;
 use std::num::{IntErrorKind, ParseIntError};
 use std::sync::Once;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use strata_filter::Filter;
@@ -67,6 +67,20 @@ pub fn duration_ns(text: &str) -> Result<u64> {
     number
         .checked_mul(seconds * 1_000_000_000)
         .with_context(|| format!("'{text}' is too long"))
+}
+
+/// As [`duration_ns`], or a number of milliseconds (`ms`) or microseconds (`us`).
+pub fn short_duration_ns(text: &str) -> Result<u64> {
+    let units = [("ms", 1_000_000), ("us", 1_000)];
+    for (unit, ns) in units {
+        if let Some(digits) = text.strip_suffix(unit) {
+            let number = whole(digits.trim_end()).map_err(|_| anyhow!(not_a_duration(text)))?;
+            return number
+                .checked_mul(ns)
+                .with_context(|| format!("'{text}' is too long"));
+        }
+    }
+    duration_ns(text)
 }
 
 /// A number of digits; the largest one if it has too many, so that the error names its range.

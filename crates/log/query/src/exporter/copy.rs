@@ -87,6 +87,13 @@ impl PacketCopy {
         }
     }
 
+    /// The same, with another time of arrival.
+    #[must_use]
+    pub(crate) fn at(mut self, ts_ns: u64) -> Self {
+        self.ts_ns = ts_ns;
+        self
+    }
+
     /// Arrival, ns since 1970; 0 without a timestamp.
     #[must_use]
     pub fn ts_ns(&self) -> u64 {

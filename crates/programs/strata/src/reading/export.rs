@@ -1,5 +1,7 @@
 //! `strata export`: a log back into capture files, or its flows to where others collect them.
 
+mod dedup;
+mod done;
 mod flow_collector;
 mod tls_keys;
 
@@ -7,24 +9,25 @@ use std::io::{IsTerminal as _, stdout};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Result, anyhow};
+use anyhow::Result;
 use clap::ValueEnum;
+use dedup::DedupArgs;
+use done::{Count, Done};
 use flow_collector::FlowCollector;
 use strata_archive::Timeouts;
 use strata_query::{
-    ByLink, ExportOptions, ExportedFlows, FileFormat, Find, FlowOptions, MergedExport,
-    RecordFormat, export, export_flow_table, export_flows, export_packet_table,
+    ByLink, ExportOptions, ExportedFlows, FileFormat, Find, FlowOptions, LoggedPacket,
+    MergedExport, RecordFormat, export, export_flow_table, export_flows, export_packet_table,
 };
-use strata_store::{Damage, Log};
+use strata_store::Log;
 use strata_stream_run::{LineRecords, WhenFull};
 use strata_terminal::key::KeyArgs;
 use strata_terminal::logging::QuietArgs;
-use strata_terminal::output::{Completeness, Content, Output, print_json, refuse, suffix};
+use strata_terminal::output::{Content, Output, print_json, refuse, suffix};
 use strata_terminal::progress::Progress;
-use strata_terminal::selection::{KeptArgs, Logs, SpanArgs, check_fit, report, say_no_match};
+use strata_terminal::selection::{KeptArgs, Logs, SpanArgs, check_fit, say_no_match};
 use strata_terminal::text;
 use strata_wire::Printable;
-use tracing::{info, warn};
 
 /// Arguments of `strata export`.
 #[derive(Debug, clap::Args)]
@@ -42,12 +45,12 @@ Examples:
   strata export log/ --to-stream streams/flows 'port 443'
   strata export log/ --to-collector netflow.example:4739
 
-Exit status: 0 if everything selected was written; 1 if not: packets are damaged, or lack the
-definition of their interface or verdict, or the filter can be tested on no interface of the log
-(standard error says which); 2 if the command line is refused.")]
+Exit status: 0 if everything selected was written; 1 if not, because packets are damaged, or lack
+the definition of their interface or verdict, or the filter cannot be applied to any interface of
+the log (standard error says which); 2 if the command line is refused.")]
 pub(crate) struct Args {
-    /// Read the log in this directory. Further logs may follow, up to 64 in all: pcapng and pcap files
-    /// have their packets merged by time.
+    /// Read the log in this directory. For pcapng and pcap, further logs may follow, up to 64 in
+    /// all; their packets are merged by time.
     #[arg(value_name = "LOG")]
     log: PathBuf,
 
@@ -56,25 +59,25 @@ pub(crate) struct Args {
     #[arg(short = 'w', long = "write", value_name = "FILE")]
     write: Option<PathBuf>,
 
-    /// Append flows to this stream, which `strata stream create` has made, each as a record with a JSON
-    /// object, instead of writing them to a file.
+    /// Append flows to this stream (`strata stream create` makes one) instead of writing a file:
+    /// each flow is a record with a JSON object.
     #[arg(long, value_name = "DIR/NAME", conflicts_with = "write")]
     to_stream: Option<String>,
 
-    /// Send flows as IPFIX over UDP to this collector (nfcapd, pmacct, Akvorado and others),
-    /// instead of writing them to a file; the port is 4739 unless given. A datagram that is lost on
-    /// the way is not sent again: the collector sees a gap in the sequence numbers.
-    #[arg(long, value_name = "HOST:PORT", conflicts_with_all = ["write", "to_stream"])]
+    /// Send flows as IPFIX over UDP to this collector (nfcapd, pmacct, Akvorado and others) instead
+    /// of writing a file; the port is 4739 unless given. Datagrams lost on the way are not sent
+    /// again: the collector sees a gap in the sequence numbers.
+    #[arg(long, value_name = "HOST[:PORT]", conflicts_with_all = ["write", "to_stream"])]
     to_collector: Option<String>,
 
-    /// Send at most this many datagrams per second to the collector, each of up to 30 records.
+    /// Send the collector at most this many datagrams per second, each of up to 30 records.
     #[arg(long, value_name = "N", default_value_t = 2_000, requires = "to_collector",
         value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
     pps: u64,
 
-    /// Set the file format. By default the file's name decides: pcap for .pcap and .cap; csv for
-    /// .csv, json for .json, ipfix for .ipfix, flows-parquet for .parquet; pcapng for .pcapng and names
-    /// without a suffix. Other suffixes are refused.
+    /// Set the file format. By default the file's name decides: pcap for .pcap, .cap and .dmp; csv
+    /// for .csv; json for .json, .jsonl and .ndjson; ipfix for .ipfix; flows-parquet for .parquet;
+    /// pcapng for .pcapng, .ntar and names without a suffix. Other suffixes are refused.
     #[arg(short = 'F', long, value_enum)]
     format: Option<Format>,
 
@@ -85,10 +88,13 @@ pub(crate) struct Args {
     #[arg(long)]
     no_comments: bool,
 
-    /// Add the TLS secrets of this file (the SSLKEYLOGFILE of a browser or server) to a pcapng file, so
-    /// that Wireshark decrypts its packets, as far as their payload was kept.
+    /// Add the TLS secrets in this file (the SSLKEYLOGFILE of a browser or server) to a pcapng
+    /// file, so that Wireshark decrypts its packets as far as their payload was kept.
     #[arg(long, value_name = "FILE")]
     tls_keys: Option<PathBuf>,
+
+    #[command(flatten)]
+    dedup: DedupArgs,
 
     #[command(flatten)]
     kept: KeptArgs,
@@ -99,8 +105,8 @@ pub(crate) struct Args {
     #[command(flatten)]
     key: KeyArgs,
 
-    /// Print the result as a JSON object: how much was written, and what is missing. (For flows as
-    /// JSON, -F json.)
+    /// Print the result as a JSON object: how much was written, and what is missing. (To write
+    /// flows as JSON, use -F json.)
     #[arg(long)]
     json: bool,
 
@@ -114,7 +120,7 @@ pub(crate) struct Args {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Format {
-    /// pcapng, with comments, interfaces and other metadata of the input.
+    /// pcapng, with comments, and the interfaces and other metadata of the input.
     Pcapng,
     /// pcap with nanosecond timestamps; one link type only.
     Pcap,
@@ -126,7 +132,8 @@ enum Format {
     Ipfix,
     /// Flows as a Parquet file, with the columns of the log's table `flows`.
     FlowsParquet,
-    /// Packets as a Parquet file, a row each: times, addresses, lengths, class, reason; no payload.
+    /// Packets as a Parquet file, one row per packet: times, addresses, lengths, class, reason; no
+    /// payload.
     PacketsParquet,
 }
 
@@ -198,13 +205,12 @@ enum Written {
 /// When a flow record ends, though its flow goes on.
 #[derive(Debug, clap::Args)]
 struct TimeoutArgs {
-    /// End the record of a flow that lasts longer than TIME; its further packets go to the next
-    /// record. The defaults of both timeouts are those of nfpcapd (nfdump). [default: 300s]
+    /// End the record of a flow that lasts longer than TIME, a number with s, min, h or d; further
+    /// packets go to the next record. Both defaults are those of nfpcapd (nfdump). [default: 300s]
     #[arg(long, value_name = "TIME")]
     active_timeout: Option<String>,
 
-    /// End the record of a flow that has no packet for longer than TIME, a number with s, min, h or d.
-    /// [default: 60s]
+    /// End the record of a flow that has had no packet for longer than TIME. [default: 60s]
     #[arg(long, value_name = "TIME")]
     idle_timeout: Option<String>,
 }
@@ -244,123 +250,6 @@ impl Args {
     }
 }
 
-/// What was written.
-enum Count {
-    Packets(u64),
-    Flows(FlowCounts),
-}
-
-struct FlowCounts {
-    flows: u64,
-    records: u64,
-    /// Flows whose records ended early, because too many were active.
-    crowded_out: u64,
-    /// Flows whose records are too long for the stream.
-    too_long: u64,
-}
-
-/// What was written, and what is missing.
-struct Done {
-    count: Count,
-    damage: Vec<Damage>,
-    /// Packets that lack a definition.
-    left_out: u64,
-}
-
-/// The result as JSON. What does not apply to the format is null.
-#[derive(serde::Serialize)]
-struct Answer {
-    packets: Option<u64>,
-    flows: Option<u64>,
-    records: Option<u64>,
-    crowded_out: Option<u64>,
-    too_long: Option<u64>,
-    left_out: u64,
-    damage: Vec<String>,
-    #[serde(flatten)]
-    completeness: Completeness,
-}
-
-impl Done {
-    fn of_flows(exported: ExportedFlows, too_long: u64) -> Self {
-        Self {
-            count: Count::Flows(FlowCounts {
-                flows: exported.flows,
-                records: exported.records,
-                crowded_out: exported.crowded_out,
-                too_long,
-            }),
-            damage: exported.damage,
-            left_out: exported.left_out,
-        }
-    }
-
-    fn is_empty(&self) -> bool {
-        match &self.count {
-            Count::Packets(packets) => *packets == 0,
-            Count::Flows(counts) => counts.flows == 0,
-        }
-    }
-
-    /// Says how much was written.
-    fn say(&self, verb: &str) {
-        match &self.count {
-            Count::Packets(packets) => info!("{} {verb}", text::count_of(*packets, "packet")),
-            Count::Flows(counts) => counts.say(verb),
-        }
-    }
-
-    /// Says what is missing, which is an error.
-    fn ended(&self) -> Result<()> {
-        report(&self.damage, self.left_out)?;
-        match &self.count {
-            Count::Flows(counts) if counts.too_long > 0 => Err(anyhow!(
-                "{} too long for the stream, and left out",
-                text::count_of(counts.too_long, "flow")
-            )),
-            _ => Ok(()),
-        }
-    }
-
-    fn answer(&self, ended: &Result<()>) -> Answer {
-        let (packets, flows) = match &self.count {
-            Count::Packets(packets) => (Some(*packets), None),
-            Count::Flows(counts) => (None, Some(counts)),
-        };
-        Answer {
-            packets,
-            flows: flows.map(|counts| counts.flows),
-            records: flows.map(|counts| counts.records),
-            crowded_out: flows.map(|counts| counts.crowded_out),
-            too_long: flows.map(|counts| counts.too_long),
-            left_out: self.left_out,
-            damage: self.damage.iter().map(Damage::to_string).collect(),
-            completeness: Completeness::of(ended),
-        }
-    }
-}
-
-impl FlowCounts {
-    /// Says the number of flows, and of records if each has several.
-    fn say(&self, verb: &str) {
-        let flows = text::count_of(self.flows, "flow");
-        match self.records == self.flows {
-            true => info!("{flows} {verb}"),
-            false => {
-                let records = text::count_of(self.records, "record");
-                info!("{flows} in {records} {verb}");
-            }
-        }
-        if self.crowded_out > 0 {
-            warn!(
-                "{} ended before a timeout, because too many flows were active: their end_reason is \
-                 5, and their further packets are in separate records",
-                text::count_of(self.crowded_out, "flow")
-            );
-        }
-    }
-}
-
 /// Writes flows to a stream.
 fn to_stream(place: &str, log: &Log, find: &Find<'_>, options: &FlowOptions<'_>) -> Result<Done> {
     let feed = strata_terminal::feed::feed(&strata_terminal::feed::place(place)?, WhenFull::Wait)?;
@@ -390,7 +279,7 @@ fn to_collector(
     Ok(Done::of_flows(exported, 0))
 }
 
-/// Writes packets of several logs.
+/// Writes packets of several logs, or without doubles.
 fn merged(
     args: &Args,
     logs: &Logs,
@@ -403,18 +292,39 @@ fn merged(
         tls_keys: args.tls_keys()?,
         ..ExportOptions::default()
     };
+    let names: Vec<String> = logs
+        .all()
+        .map(|(dir, _)| dir.display().to_string())
+        .collect();
     let all = logs.all().map(|(_, log)| log);
     let mut file = MergedExport::new(all, output, format, options)?;
+    let mut write = |log: usize, packet: &LoggedPacket<'_>| -> Result<()> {
+        file.packet((u32::try_from(log)?, &names[log]), packet)?;
+        Ok(())
+    };
+    let mut doubles = args.dedup.doubles()?;
     let exported = logs.each(find, &args.kept.kept(), |log, packet| {
-        let name = logs.name(log).expect("there are several logs");
-        file.packet((u32::try_from(log)?, name), packet)?;
+        match &mut doubles {
+            Some(doubles) => doubles.packet(log, packet, &mut write)?,
+            None => write(log, packet)?,
+        }
         Ok(ControlFlow::Continue(()))
     })?;
+    let removed = doubles.map(|doubles| doubles.finish(&mut write));
+    let removed = removed.transpose()?;
     file.finish()?;
+    if let Some(removed) = removed {
+        dedup::say(removed);
+    }
+    let removed = removed.map(|counts| counts.removed);
+    let written = removed.map_or(exported.packets, |removed| {
+        exported.packets.saturating_sub(removed)
+    });
     Ok(Done {
-        count: Count::Packets(exported.packets),
+        count: Count::Packets(written),
         damage: exported.damage,
         left_out: exported.left_out,
+        doubles: removed,
     })
 }
 
@@ -444,6 +354,7 @@ fn packets(
         count: Count::Packets(exported.packets),
         damage: exported.damage,
         left_out: exported.left_out,
+        doubles: None,
     })
 }
 
@@ -507,6 +418,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             let sources = args.key.sources(logs.all());
             let mut output = Output::create(write, format.content(), &sources)?;
             let to = &mut output;
+            let only = only.filter(|_| args.dedup.dedup.is_none());
             let done = match (only, written) {
                 (None, Written::Packets(format)) => merged(args, &logs, to, format, &find)?,
                 (None, _) => return Err(one_log_only()),
@@ -546,6 +458,11 @@ fn check_options(args: &Args, logs: &Logs, format: Format) -> Result<()> {
     let is_file_of_packets = matches!(format, Format::Pcapng | Format::Pcap);
     if logs.only().is_none() && !is_file_of_packets {
         return Err(one_log_only());
+    }
+    if args.dedup.dedup.is_some() && !is_file_of_packets {
+        return Err(refuse(
+            "--dedup: write pcapng or pcap: flows and tables are exported with all packets",
+        ));
     }
     if !format.is_packets() && (args.kept.granularity.is_some() || args.kept.reason.is_some()) {
         return Err(refuse(

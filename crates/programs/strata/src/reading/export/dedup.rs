@@ -1,0 +1,81 @@
+//! `--dedup`: packets that were captured twice.
+
+use anyhow::Result;
+use clap::ValueEnum;
+use strata_query::{Doubles, DoublesCounts};
+use strata_terminal::output::refuse;
+use strata_terminal::text;
+use strata_wire::sighting::Differing;
+use tracing::{info, warn};
+
+/// Longest time that packets wait for their doubles.
+const WINDOW_MAX_NS: u64 = 10_000_000_000;
+
+/// What counts as a double.
+#[derive(Debug, clap::Args)]
+pub(super) struct DedupArgs {
+    /// Omit packets that were captured before, at most TIME (such as 50ms) earlier, as when two
+    /// mirror ports see the same packet: headers, length and kept payload are the same. Of each, the
+    /// copy is written of which most was kept. For pcapng and pcap.
+    #[arg(long, value_name = "TIME")]
+    pub(super) dedup: Option<String>,
+
+    /// With --dedup: these may differ between two copies of a packet, as on both sides of a router
+    /// or switch. May be given several times, or separated by commas.
+    #[arg(
+        long,
+        value_enum,
+        value_name = "FIELDS",
+        value_delimiter = ',',
+        requires = "dedup"
+    )]
+    dedup_ignore: Vec<Ignored>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Ignored {
+    /// Ethernet addresses.
+    Macs,
+    /// VLAN tags.
+    Tags,
+    /// TTL or hop limit, and the checksum of the IPv4 header.
+    Ttl,
+}
+
+impl DedupArgs {
+    /// What removes doubles, if it is wanted.
+    pub(super) fn doubles(&self) -> Result<Option<Doubles>> {
+        let Some(time) = &self.dedup else {
+            return Ok(None);
+        };
+        let window_ns = text::short_duration_ns(time)
+            .map_err(|problem| refuse(format!("--dedup: {problem}")))?;
+        if window_ns > WINDOW_MAX_NS {
+            return Err(refuse(format!(
+                "--dedup {time}: at most 10s, since packets wait in memory for their doubles"
+            )));
+        }
+        let ignored = |field: Ignored| self.dedup_ignore.contains(&field);
+        let differing = Differing {
+            macs: ignored(Ignored::Macs),
+            tags: ignored(Ignored::Tags),
+            ttl: ignored(Ignored::Ttl),
+        };
+        Ok(Some(Doubles::new(window_ns, differing)))
+    }
+}
+
+/// Says what was removed.
+pub(super) fn say(counts: DoublesCounts) {
+    info!(
+        "{} omitted: captured before",
+        text::count_of(counts.removed, "packet")
+    );
+    if counts.unchecked > 0 {
+        warn!(
+            "{} written before the time of --dedup was over, for lack of memory (256 MiB or 1,048,576 \
+             packets): their later doubles are written too; give a shorter time",
+            text::count_of(counts.unchecked, "packet")
+        );
+    }
+}

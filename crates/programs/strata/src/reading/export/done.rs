@@ -1,0 +1,131 @@
+//! What an export wrote, and what is missing.
+
+use anyhow::{Result, anyhow};
+use strata_query::ExportedFlows;
+use strata_store::Damage;
+use strata_terminal::output::Completeness;
+use strata_terminal::selection::report;
+use strata_terminal::text;
+use tracing::{info, warn};
+
+/// What was written.
+pub(super) enum Count {
+    Packets(u64),
+    Flows(FlowCounts),
+}
+
+pub(super) struct FlowCounts {
+    pub(super) flows: u64,
+    pub(super) records: u64,
+    /// Flows whose records ended early, because too many were active.
+    pub(super) crowded_out: u64,
+    /// Flows whose records are too long for the stream.
+    pub(super) too_long: u64,
+}
+
+/// What was written, and what is missing.
+pub(super) struct Done {
+    pub(super) count: Count,
+    pub(super) damage: Vec<Damage>,
+    /// Packets that lack a definition.
+    pub(super) left_out: u64,
+    /// Packets omitted by --dedup.
+    pub(super) doubles: Option<u64>,
+}
+
+/// The result as JSON. What does not apply to the format is null.
+#[derive(serde::Serialize)]
+pub(super) struct Answer {
+    packets: Option<u64>,
+    flows: Option<u64>,
+    records: Option<u64>,
+    crowded_out: Option<u64>,
+    too_long: Option<u64>,
+    doubles: Option<u64>,
+    left_out: u64,
+    damage: Vec<String>,
+    #[serde(flatten)]
+    completeness: Completeness,
+}
+
+impl Done {
+    pub(super) fn of_flows(exported: ExportedFlows, too_long: u64) -> Self {
+        Self {
+            count: Count::Flows(FlowCounts {
+                flows: exported.flows,
+                records: exported.records,
+                crowded_out: exported.crowded_out,
+                too_long,
+            }),
+            damage: exported.damage,
+            left_out: exported.left_out,
+            doubles: None,
+        }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        match &self.count {
+            Count::Packets(packets) => *packets == 0,
+            Count::Flows(counts) => counts.flows == 0,
+        }
+    }
+
+    /// Says how much was written.
+    pub(super) fn say(&self, verb: &str) {
+        match &self.count {
+            Count::Packets(packets) => info!("{} {verb}", text::count_of(*packets, "packet")),
+            Count::Flows(counts) => counts.say(verb),
+        }
+    }
+
+    /// Says what is missing, which is an error.
+    pub(super) fn ended(&self) -> Result<()> {
+        report(&self.damage, self.left_out)?;
+        match &self.count {
+            Count::Flows(counts) if counts.too_long > 0 => Err(anyhow!(
+                "{} too long for the stream, and left out",
+                text::count_of(counts.too_long, "flow")
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    pub(super) fn answer(&self, ended: &Result<()>) -> Answer {
+        let (packets, flows) = match &self.count {
+            Count::Packets(packets) => (Some(*packets), None),
+            Count::Flows(counts) => (None, Some(counts)),
+        };
+        Answer {
+            packets,
+            flows: flows.map(|counts| counts.flows),
+            records: flows.map(|counts| counts.records),
+            crowded_out: flows.map(|counts| counts.crowded_out),
+            too_long: flows.map(|counts| counts.too_long),
+            doubles: self.doubles,
+            left_out: self.left_out,
+            damage: self.damage.iter().map(Damage::to_string).collect(),
+            completeness: Completeness::of(ended),
+        }
+    }
+}
+
+impl FlowCounts {
+    /// Says the number of flows, and of records if each has several.
+    pub(super) fn say(&self, verb: &str) {
+        let flows = text::count_of(self.flows, "flow");
+        match self.records == self.flows {
+            true => info!("{flows} {verb}"),
+            false => {
+                let records = text::count_of(self.records, "record");
+                info!("{flows} in {records} {verb}");
+            }
+        }
+        if self.crowded_out > 0 {
+            warn!(
+                "{} ended before a timeout, because too many flows were active: their end_reason is \
+                 5, and their further packets are in separate records",
+                text::count_of(self.crowded_out, "flow")
+            );
+        }
+    }
+}
