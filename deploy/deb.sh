@@ -65,7 +65,7 @@ Suggests: wireshark, tshark
 Description: network traffic logger that keeps headers and the payload that matters
  Strata records packets of interfaces and capture files into a log. It keeps the
  headers of every packet and, within a budget, payload: of short flows whole, and
- the start of the others. The log opens in Wireshark.
+ the start of the others. Exported, it opens in Wireshark.
 END
 echo /etc/strata/strata.toml >"$tree/DEBIAN/conffiles"
 

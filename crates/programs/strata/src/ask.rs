@@ -71,8 +71,8 @@ pub(crate) struct Args {
     #[arg(short = 'r', long = "read", value_name = "FILE", group = "source")]
     read: Vec<PathBuf>,
 
-    /// Run the query on packets of this interface, until Ctrl-C; separate several with commas; any
-    /// means all of them. On a terminal, the answer so far is shown every second.
+    /// Run the query on packets of this interface, or of several, separated by commas, until
+    /// Ctrl-C; `any` means all. On a terminal, the answer so far is shown every second.
     #[arg(
         short = 'i',
         long = "interface",
@@ -88,7 +88,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "PATH", group = "source")]
     socket: Option<PathBuf>,
 
-    /// As --socket, with the only running recording.
+    /// As --socket, for the only running recording.
     #[arg(long, group = "source")]
     running: bool,
 
@@ -99,29 +99,30 @@ pub(crate) struct Args {
     install: Option<String>,
 
     /// Report groups of the installed query, by flow or host, to the telemetry collector of the
-    /// recording (`record --report-to`) every second: the latest number of each (`value=N`), what was
-    /// added to it (`add=N`), or each new group as an entry of list N (`list=N`). Other numbers than
-    /// those of lists are part of the key: `strata telemetry get STORE node N FLOW`. The value is in
-    /// the last column, or in the one after a colon: `value=N:COLUMN`.
+    /// recording (`record --report-to`) every second: the latest number of each (`value=N`), its
+    /// increase (`add=N`), or each new group as an entry of list N (`list=N`). For value and add, N
+    /// is part of the key: `strata telemetry get STORE node N FLOW`. The number is in the last
+    /// column, or in the column named after a colon: `value=N:COLUMN`.
     #[arg(long, value_name = "HOW", requires = "install")]
     report_as: Option<QueryReport>,
 
-    /// Show the answer so far of this query, which is installed in the running recording; without a
-    /// NAME, list the installed queries.
+    /// Show the answer so far of this installed query; without a NAME, list the queries installed
+    /// in the running recording.
     #[arg(long, value_name = "NAME", num_args = 0..=1, default_missing_value = "", group = "lists",
           conflicts_with_all = ["read", "interfaces", "install", "queries", "files", "words"])]
     installed: Option<String>,
 
-    /// Remove this query from the running recording, with its answer.
+    /// Remove this installed query and its answer from the running recording.
     #[arg(long, value_name = "NAME", conflicts_with_all = ["read", "interfaces", "install", "installed", "queries", "files", "words"])]
     remove: Option<String>,
 
-    /// LOG, unless -r, -i, --socket or --running is given; QUERY, unless -q or -f is given; FILTER.
+    /// A log, unless -r, -i, --socket or --running is given; a query, unless -q or -f is given;
+    /// then a filter.
     #[arg(value_name = "LOG|QUERY|FILTER")]
     words: Vec<String>,
 
-    /// Run this query: a name, or a text. May be given several times: all queries run on the same
-    /// packets, which are read once.
+    /// Run this query, given by its name or as text. May be given several times: all queries run on
+    /// the same packets, which are read once.
     #[arg(short = 'q', long = "query", value_name = "QUERY")]
     queries: Vec<String>,
 
@@ -129,13 +130,13 @@ pub(crate) struct Args {
     #[arg(short = 'f', long = "file", value_name = "FILE")]
     files: Vec<PathBuf>,
 
-    /// Set a parameter of the query, $NAME in its text, to a number (optionally with ns, us, ms or
+    /// Set a parameter of the query ($NAME in its text) to a number (optionally with ns, us, ms or
     /// s) or to an address.
     #[arg(long = "param", value_name = "NAME=VALUE")]
     params: Vec<String>,
 
-    /// Write the answer to this file, replacing it; - is standard output. With several queries,
-    /// {} in the name stands for the name of each.
+    /// Write the answer to this file, replacing it; - is standard output. With several queries, {}
+    /// in the file name stands for the name of each query.
     #[arg(short = 'w', long = "write", value_name = "FILE", default_value = "-")]
     write: PathBuf,
 
@@ -149,7 +150,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "COLUMN", allow_hyphen_values = true)]
     sort: Option<String>,
 
-    /// Show at most this many rows of the answer, from its start.
+    /// Show only this many rows of the answer, from its start.
     #[arg(long, value_name = "N", value_parser = text::number)]
     top: Option<u64>,
 
@@ -157,16 +158,10 @@ pub(crate) struct Args {
     #[arg(short = 'c', long = "count", value_name = "PACKETS", value_parser = text::number)]
     count: Option<u64>,
 
-    /// Skip and count packets of which a query needs bytes that were not captured or not kept. By
-    /// default, the first such packet ends the query.
+    /// Skip and count packets that lack bytes that a query needs, because these were not captured
+    /// or not kept. By default, the first such packet ends the query.
     #[arg(long)]
     skip_incomplete: bool,
-
-    #[command(flatten)]
-    of_logs: OfLogs,
-
-    #[command(flatten)]
-    bounds: Bounds,
 
     #[command(flatten)]
     sandbox: SandboxArgs,
@@ -175,9 +170,15 @@ pub(crate) struct Args {
     #[arg(long, group = "lists")]
     list: bool,
 
-    /// Print the list as JSON.
+    /// Print the list (--list, --installed) as JSON.
     #[arg(long, requires = "lists")]
     json: bool,
+
+    #[command(flatten)]
+    of_logs: OfLogs,
+
+    #[command(flatten)]
+    bounds: Bounds,
 }
 
 /// What only a log has.
@@ -205,12 +206,12 @@ struct Bounds {
     #[arg(long, value_name = "N", value_parser = text::number)]
     groups_max: Option<u64>,
 
-    /// Keep at most this many rows, if rows are packets. Further rows are cut, and reported.
-    /// [default: 1M; for installed queries 100k]
+    /// Keep at most this many rows, if the answer has a row per packet. Further rows are left out,
+    /// and reported. [default: 1M; for installed queries 100k]
     #[arg(long, value_name = "N", value_parser = text::number)]
     rows_max: Option<u64>,
 
-    /// Use at most this much memory for groups and rows; with large ones, fewer are kept.
+    /// Use at most this much memory for groups and rows; if they are large, fewer are kept.
     /// [default: 256MiB; for installed queries 16MiB]
     #[arg(long, value_name = "BYTES", value_parser = text::bytes)]
     memory_max: Option<u64>,

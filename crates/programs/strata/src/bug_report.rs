@@ -27,17 +27,17 @@ Examples:
   strata bug-report -o report.txt
   strata bug-report /var/log/strata --config /etc/strata/strata.toml
 
-The report has no packets, no keys, no tokens and no values of environment variables. It does have
-names of hosts, interfaces and files, the policies of running recordings, and the totals of the
+The report has no packets, encryption keys, tokens or values of environment variables. It does have
+the names of hosts, interfaces and files, the policies of running recordings, and the totals of the
 given logs: read it before you send it.
 
-Exit status: 0 if the report is written, whatever is in it; 1 if not.")]
+Exit status: 0 if the report is written, even if parts of it are missing; 1 if not.")]
 pub(crate) struct Args {
-    /// Include what these logs contain, as `strata info` shows it.
+    /// Include what `strata info` shows of these logs.
     #[arg(value_name = "LOG")]
     logs: Vec<PathBuf>,
 
-    /// Include what this configuration file sets.
+    /// Include the settings of this configuration file.
     #[arg(long, value_name = "FILE", env = "STRATA_CONFIG")]
     config: Option<PathBuf>,
 

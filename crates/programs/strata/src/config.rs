@@ -38,13 +38,14 @@ enum Command {
 Example:
   strata config init strata.toml")]
     Init {
-        /// Write it here, where no file may be; without it, to standard output.
+        /// Write to this new file; without it, to standard output.
         #[arg(value_name = "FILE")]
         file: Option<PathBuf>,
     },
-    /// Show every key with its value, and whether this is from the file, the environment or the default.
+    /// Show every key with its value, and whether it is from the file, the environment or the
+    /// default.
     #[command(after_help = "\
-Options of `strata record` that are set in the environment are shown too. `strata record --check`
+Options of `strata record` that are set in the environment are shown, too. `strata record --check`
 checks more: interfaces, the model, other files, addresses.
 
 Example:

@@ -21,8 +21,8 @@ use strata_terminal::text::not_a_duration;
 /// Arguments of `strata status`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-With several recordings, each has a line: packets lost on the way to Strata and inside it, and the
-socket that --socket takes. --json needs one recording.
+If several recordings run, each has a line: packets lost before they reached Strata and inside it,
+and the recording's socket, for --socket. --json needs a single recording.
 
 Examples:
   strata status
@@ -56,13 +56,13 @@ Examples:
   strata mode set log-all --for 10m --why 'outage in building 7'
   strata mode set default")]
     Set {
-        /// Switch to default, log-all, log-partial, log-sampled, log-minimum, or a mode of the
-        /// configuration file; join several with +.
+        /// Switch to this mode: default, log-all, log-partial, log-sampled, log-minimum, or a mode
+        /// of the configuration file; join several with +.
         mode: String,
-        /// Return to the previous mode after this time (90s, 10m, 2h).
+        /// Return to the previous mode after this time (90s, 10m, 2h), at most 365 days.
         #[arg(long = "for", value_name = "TIME")]
         period: Option<String>,
-        /// Give a reason, for the list of events.
+        /// Give a reason, which the list of events shows.
         #[arg(long, default_value = "")]
         why: String,
         /// Print the result as a JSON object.
@@ -113,10 +113,10 @@ Examples:
   strata detail none")]
 pub(crate) struct DetailArgs {
     /// Switch to this budget: a share (10%) or a rate (50MB/s, 20GB/day) of the payload beyond
-    /// headers, or none.
+    /// headers, or none for no limit.
     #[arg(value_name = "BUDGET")]
     detail: String,
-    /// Give a reason, for the list of events.
+    /// Give a reason, which the list of events shows.
     #[arg(long, default_value = "")]
     why: String,
     /// Print the result as a JSON object.
@@ -150,17 +150,17 @@ Examples:
         /// 'payload -> NAME' or 'payload N -> NAME' (export to a destination of the configuration).
         #[arg(long)]
         action: String,
-        /// Set the priority, 0 to 65535: of the policies that match a packet, those with the largest
-        /// number apply.
+        /// Set the priority, 0 to 65535: of the policies that match a packet, only those with the
+        /// highest priority apply.
         #[arg(long = "prio", value_name = "NUMBER", default_value_t = strata_rules::PRIORITY_DEFAULT)]
         priority: u16,
         /// Match only packets of this interface.
         #[arg(long, value_name = "NAME")]
         interface: Option<String>,
-        /// Never delete the data kept for these packets to free disk space.
+        /// Never delete the kept data of these packets to free disk space.
         #[arg(long)]
         protect: bool,
-        /// Give a reason, for the list of events.
+        /// Give a reason, which the list of events shows.
         #[arg(long, default_value = "")]
         why: String,
         /// Print the result as a JSON object.

@@ -15,16 +15,16 @@ Record
   interfaces   List interfaces (-D): how each can be captured, or why not
   status       Show running recordings: rates, losses and their causes, events
   mode, detail, policy, rotate
-               Change what a running recording keeps
+               Change what a running recording keeps; start new files
 Read a log
   info         Show what a log holds, what was lost, why packets were kept
-  read, grep   Print packets as tcpdump does; those whose payload has a pattern
+  read, grep   Print packets as tcpdump does; search their payload
   top          Show the largest flows, hosts, ports, protocols, reasons
   export       Write packets as pcapng or pcap, or flow records
   serve        Show logs and recordings in a browser
-  query, ask   Query a log with SQL; query packets in the order of their flows
+  query, ask   Query a log with SQL; run streaming queries on packets
 Keep a log
-  compact      Turn its files into Parquet and pcapng, which other tools read
+  compact      Turn its files into Parquet and pcapng, for other tools
   verify       Check every byte against its checksum
   prune, move  Delete by age or size; move to an object store or another disk
   key          Make keys for encrypted logs, and replace those of a log
@@ -32,7 +32,7 @@ Models
   learn        Learn the ordinary traffic of a site, without labels
   train, eval  Train a model on labels; judge it on a labelled capture
   model, compare, features, labels
-               Promote one; compare presets; write features; label flows
+               Promote a model; compare presets; write features; label flows
 Several machines
   switch, relay       Record to disks of another machine, by RDMA
   agent, controller   Capture on many hosts, steered from one place
@@ -43,7 +43,7 @@ Other systems
   gpv          Group packets of flows into vectors: send, receive, classify
 Tools
   generate, replay    Generate traffic from a seed; replay a capture
-  config, bug-report  Make a configuration file; write what a fault report needs
+  config, bug-report  Make a configuration file; write a report about a fault
 Topics, of strata help TOPIC: filters, granularities, budgets, times, keys
 ";
 

@@ -14,7 +14,7 @@ use strata_wire::Printable;
 Example:
   strata interfaces eth0")]
 pub(crate) struct Args {
-    /// List these interfaces only.
+    /// List only these interfaces.
     #[arg(value_name = "NAME")]
     names: Vec<String>,
 

@@ -61,13 +61,13 @@ enum Command {
     Detail(control::DetailArgs),
     /// Add, list and remove policies of a running recording.
     Policy(control::PolicyArgs),
-    /// Start new files in a running recording's log.
+    /// Start new block files in the log of a running recording.
     Rotate(control::RotateArgs),
     /// Make a configuration file, and show what is in force.
     Config(config::Args),
     /// Record packets to a relay, by RDMA.
     Switch(Box<switch::Args>),
-    /// Run the relay: memory for switches, and the disks behind it.
+    /// Run a relay: take packets from switches into memory, and write them to disk.
     Relay(relay::Args),
     /// Receive headers and packets that recordings export, as pcapng or into a log.
     Collector(collector::Args),
@@ -75,15 +75,15 @@ enum Command {
     Serve(Box<serve::Args>),
     /// Show what a log contains, and what was lost.
     Info(info::Args),
-    /// Print the packets of a log, a line each.
+    /// Print the packets of a log, one per line.
     Read(read::Args),
-    /// Search the payload that a log kept for a pattern.
+    /// Search the kept payload of a log for a pattern.
     Grep(grep::Args),
     /// Show the largest flows, hosts, ports, protocols, classes or reasons of a log.
     Top(top::Args),
     /// Export packets or flow records of a log to a file: pcapng, pcap, CSV, JSON, IPFIX or Parquet.
     Export(export::Args),
-    /// Compact block files into Parquet and pcapng files, which other tools read.
+    /// Compact block files into Parquet and pcapng files, which other tools can read.
     Compact(compact::Args),
     /// Query a log with SQL; needs strata-sql, which `make sql` builds.
     Query(query::Args),
@@ -101,7 +101,7 @@ enum Command {
     Generate(generate::Args),
     /// Replay a capture file on an interface.
     Replay(replay::Args),
-    /// Write what is needed to understand a fault here, without packets.
+    /// Write a report for diagnosing a fault on this machine, without packets.
     BugReport(bug_report::Args),
     /// Open packet sockets for a recording without the privilege.
     #[command(hide = true)]

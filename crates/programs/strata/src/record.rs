@@ -79,7 +79,8 @@ const CLASSIFICATION: &str = "Classification";
 pub(crate) struct DataPathArgs {
     /// Read packets from this file: pcap or pcapng, plain, gzip or zstd; - is standard input.
     /// Several files are merged in time order.
-    #[arg(short = 'r', long = "read", value_name = "FILE", group = "input")]
+    #[arg(short = 'r', long = "read", value_name = "FILE", group = "input",
+        help_heading = Resettable::Reset)]
     read: Vec<PathBuf>,
 
     #[command(flatten)]
@@ -95,9 +96,9 @@ pub(crate) struct DataPathArgs {
     model: Option<PathBuf>,
 
     /// Compare with this model: the summary, `strata status` and metrics count the packets of which
-    /// it would have kept more or less; the log is unchanged. It adds the CPU time of its trees. It
-    /// gets the same features, so it must have the classes, features and window of the model in
-    /// force.
+    /// it would have kept more or less. The log is unchanged. Costs the CPU time of this model's
+    /// trees. It must have the classes, features and window of the model in force, because both get
+    /// the same features.
     #[arg(long, value_name = "FILE", help_heading = CLASSIFICATION)]
     shadow: Option<PathBuf>,
 
@@ -108,46 +109,47 @@ pub(crate) struct DataPathArgs {
         help_heading = CLASSIFICATION)]
     mode: Vec<String>,
 
-    /// Keep this much payload beyond headers, of short flows and of the start of the others: a
-    /// share of the payload as in 10%, a rate of it in packet time as in 50MB/s or 20GB/day, or
-    /// none to keep everything that the mode keeps of each class. Payload that policies, alerts and
-    /// --first-bytes keep comes on top. Applies in modes that keep some classes in more detail than
-    /// others. By default the value in the configuration file, else 10% with the built-in model and
-    /// none with --model.
+    /// Limit the payload kept beyond headers, which goes to short flows and to the start of the
+    /// others: a share of all payload, as in 10%; a rate in packet time, as in 50MB/s or 20GB/day;
+    /// or none, to keep everything that the mode keeps of each class. Payload kept by policies,
+    /// alerts and --first-bytes comes on top. Applies in modes that keep some classes in more
+    /// detail than others. By default the value in the configuration file, else 10% with the
+    /// built-in model and none with --model.
     #[arg(long, value_name = "BUDGET", env = "STRATA_DETAIL", help_heading = CLASSIFICATION)]
     detail: Option<String>,
 
     #[command(flatten)]
     triggers: triggers::TriggerArgs,
 
-    /// Use at most this much memory for the flow tables of all workers together, as in 2GB. A
-    /// worker counts the packets of each flow in its table, and classifies packets by these
-    /// counters. The table starts with at most 128 MiB (for about a million flows in a window of
-    /// the model; a recording of files takes only as much as its flows need), and doubles, up to
-    /// 512 MiB, while more than 1 % of the packets find no entry. By default a sixteenth of the
-    /// memory of this machine, or of its control group.
+    /// Use at most this much memory for the flow tables of all workers together, as in 2GB. Each
+    /// worker counts the packets of each flow in its table, and uses these counters to classify
+    /// packets. A table starts with at most 128 MiB (about a million flows per window of the model;
+    /// for files, only as much as their flows need), and doubles, up to 512 MiB, while more than
+    /// 1 % of the packets get no entry. By default a sixteenth of the memory of this machine, or of
+    /// its control group.
     #[arg(long, value_name = "SIZE", value_parser = strata_wire::parse_bytes,
         help_heading = CLASSIFICATION)]
     memory: Option<u64>,
 
-    /// Send a copy of each packet that a policy mirrors (action mirror) out of this interface, as a
-    /// mirror port does: to a monitor there, or through a gretap, erspan or vxlan interface to a
-    /// remote one. Copies that the interface does not accept at once are lost and counted
-    /// (mirror_lost). Ethernet only.
+    /// Send a copy of each packet that a policy mirrors (action mirror) out of this interface: to a
+    /// monitor behind it, or to a remote one through a gretap, erspan or vxlan interface. Copies
+    /// that the interface does not accept at once are lost and counted (mirror_lost). Ethernet
+    /// only.
     #[arg(long, value_name = "INTERFACE", help_heading = "Steering")]
     mirror_to: Option<String>,
 
-    /// Report to the telemetry collector on this host (`strata telemetry run`), UDP port 40040 or
-    /// the one given: bytes sent by each host, the class of each flow, and lists of anomalous flows
-    /// (anomalies) and of TCP gaps and retransmissions (losses). Reports for which a worker has no
-    /// time, or that the network does not accept, are not sent, but counted.
+    /// Report to the telemetry collector on this host (`strata telemetry run`), by default on UDP
+    /// port 40040: bytes sent by each host, the class of each flow, and lists of anomalous flows
+    /// (anomalies) and of TCP gaps and retransmissions (losses). Reports that a worker has no time
+    /// to send, or that the network does not accept, are dropped and counted.
     #[arg(long, value_name = "HOST[:PORT]", help_heading = "Steering")]
     report_to: Option<String>,
 
     #[command(flatten)]
     steer: steering::SteerArgs,
 
-    /// Choose the flow of a tunnelled packet (GRE, ERSPAN, NSH, IP in IP, VXLAN and others in UDP).
+    /// Choose the flow to which a tunnelled packet belongs (GRE, ERSPAN, NSH, IP in IP, VXLAN and
+    /// others in UDP).
     #[arg(long, value_enum, default_value_t = Tunnel::Inner, help_heading = CLASSIFICATION)]
     tunnel_key: Tunnel,
 
@@ -160,13 +162,12 @@ pub(crate) struct DataPathArgs {
     nano: bool,
 
     /// Set the key of flow fingerprints, for repeatable runs: the same files, with the same key,
-    /// give the same blocks, however busy the machine is. Random by default, so that an attacker
-    /// cannot make flows collide on purpose; packets of the few flows that share memory by chance
-    /// may then be kept differently.
+    /// give the same blocks. Random by default, so that an attacker cannot make flows collide; a
+    /// few flows collide by chance, and packets of these may be kept differently in the next run.
     #[arg(long, value_name = "N", help_heading = CLASSIFICATION)]
     hash_seed: Option<u64>,
 
-    /// Seed the choice of packets to keep where a granularity samples.
+    /// Seed the choice of the packets that a sampling granularity (1/N, not 1/N flows) keeps.
     #[arg(long, value_name = "N", default_value_t = 0, help_heading = CLASSIFICATION)]
     sampling_seed: u64,
 
@@ -183,9 +184,9 @@ pub(crate) struct DataPathArgs {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Tunnel {
-    /// That of the innermost packet.
+    /// The flow of the innermost packet.
     Inner,
-    /// That between the tunnel's ends.
+    /// The flow between the tunnel's endpoints.
     Outer,
 }
 

@@ -37,16 +37,16 @@ Examples:
   strata serve log/ --listen 192.0.2.10:9470 --trust-proxy 192.0.2.1/32 \\
       --user-header X-Forwarded-User
 
-Without --token-file, --tls-ca and --trust-proxy the page is for this machine only: anyone who
-can open a connection to the address may do everything. A token file has one token per line, as
-in
+Without --token-file, --tls-ca and --trust-proxy, only a loopback address is accepted, and every
+user of this machine may do everything. A token file has one token of at least 16 bytes per line,
+as in
 
   change 4f2a...
   look 91c0...
 
-with the role before it: look (everything but payload), payload (also payload) or change (also
-changes to recordings). HTTP is not encrypted: on a shared network, give --tls-cert, or put a
-proxy with TLS in front.")]
+with a role before it: look (see everything but payload), payload (see payload, too) or change (also
+change recordings); without a role, it is change. HTTP is not encrypted: on a shared network, give
+--tls-cert, or put a proxy with TLS in front.")]
 pub(crate) struct Args {
     /// Show the logs in these directories.
     #[arg(value_name = "LOG", required_unless_present = "socket")]
@@ -61,11 +61,12 @@ pub(crate) struct Args {
     #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:9470")]
     listen: String,
 
-    /// Admit users with a token in this file, readable by its owner only (mode 0600).
+    /// Admit only users with a token from this file, which must be readable by its owner only (mode
+    /// 0600).
     #[arg(long, value_name = "FILE", conflicts_with = "trust_proxy")]
     token_file: Option<PathBuf>,
 
-    /// Serve HTTPS, and show browsers this certificate (PEM).
+    /// Serve HTTPS with this certificate (PEM).
     #[arg(long, value_name = "FILE", requires = "tls_key")]
     tls_cert: Option<PathBuf>,
 
@@ -73,12 +74,12 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     tls_key: Option<PathBuf>,
 
-    /// Admit only browsers that show a certificate of these authorities (PEM). With --token-file,
+    /// Admit only browsers with a client certificate of these authorities (PEM). With --token-file,
     /// users must also log in.
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     tls_ca: Option<PathBuf>,
 
-    /// Give users with a certificate this role, without --token-file.
+    /// Give users with a client certificate this role, unless --token-file is given.
     #[arg(long, value_enum, default_value = "look", requires = "tls_ca")]
     tls_role: UserRole,
 
@@ -86,7 +87,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "CIDR", requires = "user_header")]
     trust_proxy: Vec<String>,
 
-    /// Read the name of the user from this header of the proxy, which must remove it from requests
+    /// Take the user's name from this header, which the proxy sets, and must remove from requests
     /// of users.
     #[arg(long, value_name = "NAME", requires = "trust_proxy")]
     user_header: Option<String>,
@@ -95,17 +96,17 @@ pub(crate) struct Args {
     #[arg(long, value_enum, default_value = "look", requires = "trust_proxy")]
     proxy_role: UserRole,
 
-    /// Permit no changes, whatever the role of the user.
+    /// Permit no changes, not even to users with the role change.
     #[arg(long)]
     read_only: bool,
 
-    /// Keep questions (Ask) and labels of flows in this directory, for all users of the page;
+    /// Store questions (Ask) and labels of flows in this directory, for all users of the page;
     /// `strata train LOG --labels DIR/labels.json` reads the labels. Created if missing. Without
     /// it, questions stay in the browser, and the page shows the command that labels a flow.
     #[arg(long, value_name = "DIR")]
     state: Option<PathBuf>,
 
-    /// Open the page in a browser.
+    /// Open the page in a browser. Implies --no-sandbox.
     #[arg(long)]
     open: bool,
 
@@ -125,11 +126,11 @@ pub(crate) struct Args {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum UserRole {
-    /// Everything but payload.
+    /// See everything but payload.
     Look,
-    /// Also payload.
+    /// See payload, too.
     Payload,
-    /// Also change running recordings.
+    /// Change running recordings, too.
     Change,
 }
 

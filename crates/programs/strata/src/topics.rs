@@ -20,13 +20,13 @@ Filters are those of tcpdump (pcap-filter(7)), and mean the same. They go after 
   port 53, portrange 6000-6010         either end; of tcp, udp or sctp only: tcp port 80
   tcp, udp, icmp, icmp6, arp, ip6      a protocol
   ether host 02:00:00:00:00:01         an address of the link layer
-  vlan 7, mpls 16, pppoes, geneve      what follows is looked for inside
+  vlan 7, mpls 16, pppoes, geneve      the rest of the filter applies inside
   greater 1000, len <= 64              lengths on the wire
   tcp[tcpflags] & tcp-syn != 0         bytes of a header
   not, and, or, ( )                    quote parentheses and < > for the shell
 
-A filter of a log sees what was kept: a test of payload matches no packet of which only headers
-were kept, and Strata says how many packets could not be tested.
+A filter of a log sees only what was kept: a test of payload matches no packet of which only
+headers were kept, and Strata reports how many packets could not be tested.
 
 See also: strata help times; strata export --help.
 ",
@@ -39,13 +39,13 @@ gives each class a granularity:
 
   full             every captured byte
   header           up to the end of the innermost transport header, options included
-  partial 128      the same, and the 128 bytes after it
+  partial 128      the header, and the 128 bytes after it
   drop             nothing
   header 1/10      sampled: one packet in ten
   header 1/10 flows   one flow in ten, whole
 
-Without a model of your own, a budget of detail decides which packets get more than headers,
-whatever their class. With such a model, or with --detail none, the mode decides:
+Without a model of your own, a budget of detail decides which packets of any class get more than
+headers. With such a model, or with --detail none, the mode decides:
 
   mode          anomalous     benign         for
   default       full          header         normal use
@@ -63,11 +63,11 @@ See also: strata help budgets; docs/recording.md.
     (
         "budgets",
         "\
-A budget of detail is how much payload is kept beyond headers: first that of short flows and of
-the start of the others, whatever the model says of them. Headers are kept in any case.
+A budget of detail limits the payload kept beyond headers. It goes to short flows and to the start
+of the others, regardless of the model. Headers are kept in any case.
 
   10%              a share of the payload, as it was on the wire
-  50MB/s           an amount in packet time; 20GB/day saves at night for the day
+  50MB/s           a rate in packet time; with 20GB/day, a quiet night saves for the day
   none             no budget: everything that the mode keeps of each class
 
   strata record -i eth0 -o log/ --detail 20GB/day
@@ -111,8 +111,8 @@ has the public key only, and cannot read what it has written.
   strata export log/ --key analysts.key -w all.pcapng
   strata key rotate log/ --old analysts.key --new age1...
 
-STRATA_KEY names the file of the secret key for all commands that read a log. Without it, nothing
-that was encrypted can be read again. Block files, which are not compacted yet, are not encrypted.
+STRATA_KEY names the file with the secret key for all commands that read a log. If the key is lost,
+encrypted files cannot be read again. Block files, which are not compacted yet, are not encrypted.
 
 See also: strata key --help; docs/storage.md.
 ",

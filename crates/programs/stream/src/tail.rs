@@ -43,11 +43,12 @@ Examples:
   strata stream tail streams/ kernel --since 13:05 --json
   strata stream tail localhost:4793/kernel -f             of a server (strata stream serve)
 
-A cursor is a position between two records, such as 17.40960: --json prints with each record the
-cursor after it. A cursor stays valid when records are appended, when old records are deleted and
-after a crash; 0.0 is the oldest record. @NAME is a cursor that is kept in the directory: it begins
-at the oldest record, and is saved every second and at the end. If this process is killed, the next
-one with this name prints the records of the last second again.
+A cursor is a position between two records, written as page number and offset, such as 17.40960:
+--json prints with each record the cursor after it. A cursor stays valid when records are appended,
+when old records are deleted and after a crash; 0.0 is the position before the oldest record. @NAME
+is a cursor that is kept in the directory: it begins at the oldest record, and is saved every second
+and at the end. If this process is killed, the next one with this name prints the records of the
+last second again.
 
 Records are printed unchanged, one per line; on a terminal, control characters are escaped. With
 --json, an object per line: cursor, seq (the record's number), time_ns, and text, or hex if it is

@@ -37,14 +37,14 @@ Examples:
 PATTERN is a regular expression for bytes, in the language of Rust's regex crate: '.' is any byte
 but a line feed, '(?i)' ignores case, '(?s)' lets '.' match line feeds too. Only payload is
 searched: the bytes after the headers that `strata read` shows. Payload that was not kept cannot be
-searched; the last line on standard error says of how many packets a part is missing.
+searched; the summary on standard error counts the packets of which only a part was kept.
 
-A line is that of `strata read`, with the position in the payload (negative if the match begins in
-an earlier packet, with --stream) and the bytes found, with some bytes around them.
+A line is as in `strata read`, followed by the position of the match in the payload (negative if it
+begins in an earlier packet, with --stream), and the match with some bytes before and after it.
 
-Exit status: 0 if everything selected was searched as far as it was kept, whether or not something
-was found; 1 if packets are damaged, or lack the definition of their interface or verdict, or the
-filter can be tested on no interface of the log; 2 if the command line is refused.")]
+Exit status: 0 if all kept bytes of the selected packets were searched, even if nothing was found; 1
+if packets are damaged, or lack the definition of their interface or verdict, or the filter cannot
+be applied to any interface of the log; 2 if the command line is refused.")]
 pub struct Args {
     /// Search the log in this directory. Further logs may follow before the pattern.
     #[arg(value_name = "LOG")]
@@ -53,19 +53,19 @@ pub struct Args {
     #[command(flatten)]
     pattern: PatternArgs,
 
-    /// Search the payload of each direction of a TCP connection as one text: a match may begin in an
-    /// earlier packet, up to 4 KiB back, if no byte between is missing.
+    /// Search the payload of each direction of a TCP connection as one stream: a match may begin in
+    /// an earlier packet, up to 4 KiB back, if no byte in between is missing.
     #[arg(long)]
     stream: bool,
 
     #[command(flatten)]
     print: PrintArgs,
 
-    /// Print a JSON object per packet: that of `strata read --json`, with match_at and match.
+    /// Print a JSON object per packet, as `strata read --json` does, with match_at and match added.
     #[arg(long, conflicts_with_all = ["utc", "date"])]
     json: bool,
 
-    /// Search for this pattern, in packets that match this tcpdump filter, which sees only the bytes
+    /// Search for this pattern in packets that match this tcpdump filter, which sees only the bytes
     /// that were kept.
     #[arg(value_name = "LOG... PATTERN FILTER", required = true)]
     words: Vec<String>,

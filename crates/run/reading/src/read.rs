@@ -30,15 +30,15 @@ Examples:
   strata read tap1/ tap2/ 'host 10.0.0.1'
 
 A line has the time, the packet in a short form of tcpdump -n's notation, and class and reason as
-in the comments of an export. For a tunnelled packet, the innermost one is shown. Packets come in
-the order of an export: by time, one recording after another. Packets of several logs are merged by
-time, and each line begins with the name of its log. 'length' is the length that the
-payload (ICMP and other protocols without ports: the whole message) had on the wire, however much
-of it was kept.
+in the comments of an export. Of a tunnelled packet, the innermost packet is shown. Packets are in
+the order of an export: one recording after another, each by time. Packets of several logs are
+merged by time, and each line begins with the name of the log. 'length' is the length of the payload
+on the wire (for ICMP and other protocols without ports: of the whole message), even if only a part
+was kept.
 
-Exit status: 0 if everything selected is printed; 1 if not: packets are damaged, or lack the
-definition of their interface or verdict, or the filter can be tested on no interface of the log
-(standard error says which); 2 if the command line is refused.")]
+Exit status: 0 if everything selected is printed; 1 if not, because packets are damaged, or lack the
+definition of their interface or verdict, or the filter cannot be applied to any interface of the
+log (standard error says which); 2 if the command line is refused.")]
 pub struct Args {
     /// Read the log in this directory. Further logs may follow, up to 64 in all.
     #[arg(value_name = "LOG")]
@@ -47,9 +47,9 @@ pub struct Args {
     #[command(flatten)]
     print: PrintArgs,
 
-    /// Print a JSON object per packet, with the columns that `-F packets-parquet` of an export has,
-    /// tcp_flags, the length of the text, and, of several logs, the name of its log; times as RFC 3339
-    /// in UTC.
+    /// Print a JSON object per packet, with the columns of `strata export -F packets-parquet`,
+    /// tcp_flags, length as in the text, and, if several logs are read, the name of the log; times
+    /// as RFC 3339 in UTC.
     #[arg(long, conflicts_with_all = ["utc", "date"])]
     json: bool,
 
@@ -61,7 +61,7 @@ pub struct Args {
 /// Which packets are printed, and how.
 #[derive(Debug, clap::Args)]
 pub(crate) struct PrintArgs {
-    /// Stop after this number of packets.
+    /// Stop after printing this many packets.
     #[arg(short = 'c', long, value_name = "PACKETS", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) count: Option<u64>,
 

@@ -45,17 +45,17 @@ A packet in a tunnel counts for the innermost flow. By host and by port, a packe
 of its ends, so that shares may add up to 200 %; the line 'counted twice' subtracts the second
 count. At most 1,000,000 distinct flows, hosts and so on (keys) are counted one by one, packets of
 further keys together. A log can be counted while it is being recorded, except for packets that
-are still in memory. A packet that several logs have counts for each of them.
+are still in memory. A packet that is in several logs is counted once for each.
 
-Exit status: 0 if all selected packets are counted; 1 if not: packets are damaged, or lack the
-definition of their interface or verdict, or the filter can be tested on no interface of the log
-(standard error says which); 2 if the command line is refused.")]
+Exit status: 0 if all selected packets are counted; 1 if not, because packets are damaged, or lack
+the definition of their interface or verdict, or the filter cannot be applied to any interface of
+the log (standard error says which); 2 if the command line is refused.")]
 pub struct Args {
     /// Read the log in this directory. Further logs may follow, up to 64 in all.
     #[arg(value_name = "LOG")]
     log: PathBuf,
 
-    /// Count packets by this.
+    /// Choose what to count packets by.
     #[arg(long, value_enum, default_value_t = By::Flow)]
     by: By,
 
@@ -63,7 +63,7 @@ pub struct Args {
     #[arg(long, value_enum, default_value_t = Of::Packets)]
     of: Of,
 
-    /// Show this many, up to 1000000.
+    /// Show this many rows, up to 1000000.
     #[arg(short = 'n', long, value_name = "N", default_value_t = 20,
           value_parser = clap::value_parser!(u32).range(1..=i64::from(KEYS_MAX)))]
     number: u32,
@@ -74,12 +74,12 @@ pub struct Args {
     #[command(flatten)]
     names: NamesArgs,
 
-    /// Print one JSON object instead.
+    /// Print a JSON object instead of a table.
     #[arg(long)]
     json: bool,
 
-    /// Print a graph of hosts in the language of Graphviz instead: a line for each pair, wider for
-    /// more. Needs --by pair.
+    /// Print a graph of hosts for Graphviz (DOT) instead: an edge for each pair, wider for more
+    /// traffic. Needs --by pair.
     #[arg(long, conflicts_with = "json")]
     graph: bool,
 
@@ -98,11 +98,11 @@ enum By {
     Flow,
     /// Each address; a packet counts for both of its addresses.
     Host,
-    /// The address that sent it.
+    /// The source address.
     Source,
-    /// The address that it was sent to.
+    /// The destination address.
     Destination,
-    /// Two addresses that exchange packets, both directions together.
+    /// Both addresses, both directions together.
     Pair,
     /// Each port; a packet counts for both of its ports.
     Port,
@@ -114,9 +114,9 @@ enum By {
     As,
     /// The IP protocol.
     Protocol,
-    /// The class that the model gave.
+    /// The class, as the model decided.
     Class,
-    /// The reason why packets were kept as they were.
+    /// The reason why packets were kept.
     Reason,
 }
 

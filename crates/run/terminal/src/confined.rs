@@ -20,9 +20,9 @@ use crate::logging;
 /// The network namespace of a command that has to do with interfaces.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct NetnsArgs {
-    /// Work in this network namespace: its name (ip netns list), the number of a process in it,
-    /// such as one of a container, or the path of its file. Addresses on which the command listens,
-    /// or to which it sends, are in that namespace too; Unix sockets are not.
+    /// Work in this network namespace: its name (ip netns list), the PID of a process in it, such
+    /// as a container's, or the path of its file. The addresses on which the command listens, or to
+    /// which it sends, are in that namespace, too; Unix sockets are not.
     #[arg(long, value_name = "NAME|PID|PATH")]
     netns: Option<String>,
 }

@@ -21,7 +21,7 @@ pub struct KeyArgs {
     #[arg(long, value_name = "FILE", env = "STRATA_KEY")]
     key: Option<PathBuf>,
 
-    /// Look for a tunnel in datagrams of this UDP port too, as in vxlan=8473; may be given several
+    /// Look for this kind of tunnel on this UDP port, too, as in vxlan=8473; may be given several
     /// times. A log has the ports that it was recorded with, unless a relay wrote it.
     #[arg(
         long,

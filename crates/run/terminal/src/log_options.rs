@@ -39,11 +39,11 @@ impl GroupArgs {
 /// How blocks go to the disk, as the user writes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum DiskWay {
-    /// The faster of these two.
+    /// Direct or buffered, chosen as above.
     Auto,
-    /// Bypassing the page cache.
+    /// Bypass the page cache.
     Direct,
-    /// Through the page cache.
+    /// Write through the page cache.
     Buffered,
 }
 

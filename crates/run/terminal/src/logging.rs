@@ -37,8 +37,8 @@ const FIELD_PREFIX: &str = "STRATA";
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Logging")]
 pub struct LoggingArgs {
-    /// Log at this level: error, warn, info, debug, trace or off; or as in RUST_LOG, which also
-    /// sets levels of libraries (info,object_store=debug).
+    /// Log at this level: error, warn, info, debug, trace or off. Or set levels of single libraries
+    /// too, as in RUST_LOG (info,object_store=debug).
     #[arg(
         long,
         value_name = "LEVEL",
@@ -48,8 +48,7 @@ pub struct LoggingArgs {
     )]
     log_level: Wanted,
 
-    /// Log in this format. By default as journal entries if standard error is the journal, else as
-    /// text.
+    /// Log in this format. By default journal entries if standard error is the journal, else text.
     #[arg(long, value_enum, value_name = "FORMAT")]
     log_format: Option<LogFormat>,
 }

@@ -25,7 +25,7 @@ const SHOW_EVERY: Duration = Duration::from_secs(1);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(super) enum Format {
-    /// For people.
+    /// Aligned columns.
     Table,
     /// With a header line.
     Csv,

@@ -41,13 +41,13 @@ Examples:
   strata compact log/ --every 10s --keep 30d --max-size 2T    # alongside a recording
   duckdb -c \"SELECT * FROM 'log/flows/**/*.parquet' LIMIT 5\"  # no Strata needed
 
-Compacted packets stay readable by export, query and info. A block file that is
-still being written, or that is damaged, is left as it is. Ctrl-C ends the command
-within a second: finished files stay compacted, and the exit status is 130.
+All commands read compacted packets as before. A block file that is still being written, or that
+is damaged, is left as it is. Ctrl-C ends the command within a second: finished files stay
+compacted, and the exit status is 130.
 
-With --every, the command waits for a log that does not exist yet, and continues
-after errors (a lock held by another process, a full disk, a file that cannot be
-read): it reports them, and tries again after the next pause.")]
+With --every, the command waits for a log that does not exist yet, and continues after errors (a
+lock held by another process, a full disk, a file that cannot be read): it reports them, and tries
+again after the interval.")]
 pub(crate) struct Args {
     /// Read the log in this directory.
     #[arg(value_name = "LOG")]
@@ -57,12 +57,12 @@ pub(crate) struct Args {
     #[arg(long, value_name = "TIME")]
     every: Option<String>,
 
-    /// Compact with this many threads. By default one per core, but only one with --every, so that
-    /// the other cores stay free for the recording. The files are the same for any number.
+    /// Compact with this many threads. By default one per core, or one with --every, so that the
+    /// other cores stay free for the recording. The number does not change the resulting files.
     #[arg(long, value_name = "N")]
     jobs: Option<NonZeroUsize>,
 
-    /// Encrypt compacted files from now on, to this public key (age1...) or the keys in this file;
+    /// From now on, encrypt compacted files to this public key (age1...) or the keys in this file;
     /// may be given several times. The log remembers the keys; `none` turns encryption off.
     #[arg(long, value_name = "KEY")]
     encrypt_to: Vec<String>,

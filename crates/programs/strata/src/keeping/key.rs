@@ -43,7 +43,7 @@ enum Command {
         json: bool,
     },
     /// Replace the keys of a log. Its data is unchanged: only the file keys in archive.json are
-    /// encrypted again, either all of them or none.
+    /// encrypted again, all of them or none.
     Rotate {
         /// Change the log in this directory.
         #[arg(value_name = "LOG")]

@@ -18,11 +18,11 @@ use tracing::{error, info};
 /// What `strata compact` moves after compacting.
 #[derive(Debug, clap::Args)]
 pub(crate) struct MoveArgs {
-    /// Then move compacted files to this place, as `strata move` does.
+    /// After compacting, move compacted files to this place, as `strata move` does.
     #[arg(long, value_name = "URL")]
     move_to: Option<String>,
 
-    /// Move only packets that arrived longer ago: 12h, 7d.
+    /// Move only packets older than this: 12h, 7d.
     #[arg(long, value_name = "TIME", requires = "move_to")]
     move_after: Option<String>,
 }
@@ -75,8 +75,8 @@ Examples:
   strata move log/ --back
   strata compact log/ --every 10s --move-to s3://traffic/sensor-7 --move-after 7d
 
-Commands work as before wherever the files of a log are: export, query, verify and prune read them
-from the object store. The store and the credentials come from the usual environment variables:
+All commands work as before, wherever the files of a log are: export, query, verify and prune read
+them from the object store. The store and the credentials come from the usual environment variables:
 AWS_ENDPOINT_URL, AWS_REGION, AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN.")]
 pub(crate) struct Args {
     /// Move files of the log in this directory.
@@ -91,7 +91,7 @@ pub(crate) struct Args {
     #[arg(long, conflicts_with = "url")]
     back: bool,
 
-    /// Move only packets that arrived longer ago: 12h, 7d.
+    /// Move only packets older than this: 12h, 7d.
     #[arg(long, value_name = "TIME")]
     older_than: Option<String>,
 

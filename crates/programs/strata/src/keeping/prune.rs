@@ -18,14 +18,14 @@ use tracing::{info, warn};
 /// What to keep.
 #[derive(Debug, clap::Args)]
 pub(crate) struct RetentionArgs {
-    /// Delete packets that arrived longer ago than this: 12h, 30d, 8w. A file is deleted once its
-    /// last packet is that old, even the newest file. Packets that a policy protects are kept for
-    /// ever unless they have an age of their own (--keep-class protected:TIME).
+    /// Delete packets older than this: 12h, 30d, 8w. A file is deleted once its last packet is that
+    /// old, even the newest file. Packets that a policy protects are kept for ever unless they have
+    /// a time of their own (--keep-class protected:TIME).
     #[arg(long, value_name = "TIME")]
     keep: Option<String>,
 
     /// Keep one class this long: anomalous:365d. Packets of a flow that were compacted together (of
-    /// one worker, within an hour, at most 524,288) are kept as long as anomalous ones if any of
+    /// one worker and one hour, at most 524,288) are kept as long as anomalous packets if one of
     /// them is anomalous. May be given for several classes.
     #[arg(long, value_name = "CLASS:TIME")]
     keep_class: Vec<String>,
@@ -39,7 +39,7 @@ pub(crate) struct RetentionArgs {
 
     /// Let --keep and --keep-class delete more than half of the log although its newest packet is
     /// more than an hour old. Without this option such a deletion is refused, because a clock that
-    /// is far ahead would cause it too. The option is not needed while packets are recorded.
+    /// is far ahead would cause it, too. Not needed while packets are recorded.
     #[arg(long)]
     pub(crate) yes: bool,
 }

@@ -40,7 +40,7 @@ Examples:
 Recordings export headers and packets by policies such as `header -> NAME`, to destinations such
 as udp://192.0.2.10:4740 in their configuration (docs/export.md). Each interface of each sender
 becomes an interface of the output, named HOST:INTERFACE, with its identity in the description.
-Packets of different senders are in order of arrival. Losses are counted for each interface, and
+Packets of all senders are in order of arrival. Losses are counted for each interface, and
 printed at the end (Ctrl-C).
 
 Without --key-file, nothing is encrypted or authenticated: anyone who can send from an allowed
@@ -52,15 +52,15 @@ pub(crate) struct Args {
     #[arg(long, value_name = "ADDR[:PORT]", default_value = "127.0.0.1:4740")]
     listen: String,
 
-    /// Accept only senders of this network; may be given several times. 0.0.0.0/0 and ::/0 mean
+    /// Accept only senders in this network; may be given several times. 0.0.0.0/0 and ::/0 accept
     /// everyone.
     #[arg(long, value_name = "CIDR")]
     allow: Vec<String>,
 
     /// Accept only datagrams that are encrypted with a key in this file, which must be readable by
-    /// its owner only, and has a key of 64 hexadecimal digits on each line. Senders have the same
-    /// key in export.key_file; for its agents, a controller makes one (export.key in its
-    /// directory). SIGHUP makes the collector read the file again.
+    /// its owner only, and has a key of 64 hexadecimal digits on each line. Senders have the key in
+    /// export.key_file; for its agents, a controller makes one (export.key in its directory). On
+    /// SIGHUP, the collector reads the file again.
     #[arg(long, value_name = "FILE")]
     key_file: Option<PathBuf>,
 
@@ -68,8 +68,8 @@ pub(crate) struct Args {
     #[arg(short = 'w', long = "write", value_name = "FILE", group = "to")]
     write: Option<PathBuf>,
 
-    /// Record into a log in this directory, as `strata record -r` would: every packet is
-    /// classified, and kept as the mode says for its class.
+    /// Record into a log in this directory, as `strata record -r` would: each packet is classified,
+    /// and kept as the mode sets for its class.
     #[arg(short = 'o', long = "output", value_name = "DIR", group = "to")]
     output: Option<PathBuf>,
 
@@ -81,19 +81,19 @@ pub(crate) struct Args {
     #[arg(short = 'm', long = "model", value_name = "FILE")]
     model: Option<PathBuf>,
 
-    /// Exit after this many packets, or a few more that arrived together with the last.
+    /// Exit after this many packets, or a few more that arrived with the last one.
     #[arg(short = 'c', long, value_name = "PACKETS")]
     count: Option<u64>,
+
+    /// Take only packets that match this tcpdump filter. Put options before it.
+    #[arg(trailing_var_arg = true, value_name = "FILTER")]
+    filter: Vec<String>,
 
     #[command(flatten)]
     sandbox: SandboxArgs,
 
     #[command(flatten)]
     pub(crate) logging: LoggingArgs,
-
-    /// Write only packets that match this tcpdump filter. Put options before it.
-    #[arg(trailing_var_arg = true, value_name = "FILTER")]
-    filter: Vec<String>,
 }
 
 /// The senders to listen to, which have to be named if others can reach the address.

@@ -45,16 +45,17 @@ struct Args {
     /// Wireshark's version.
     #[arg(long = "extcap-version", value_name = "VERSION")]
     _version: Option<String>,
-    /// The interface that is meant.
+    /// Use this interface.
     #[arg(long, value_name = "INTERFACE")]
     extcap_interface: Option<String>,
-    /// List its link types.
+    /// List the link types of the interface.
     #[arg(long)]
     extcap_dlts: bool,
-    /// List what can be set.
+    /// List the settings of the interface.
     #[arg(long)]
     extcap_config: bool,
-    /// Capture only packets that match this tcpdump filter; alone, say what is wrong with it.
+    /// Capture only packets that match this tcpdump filter; without --capture, only check the
+    /// filter.
     #[arg(long, value_name = "FILTER")]
     extcap_capture_filter: Option<String>,
     /// Capture.

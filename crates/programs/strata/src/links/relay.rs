@@ -33,13 +33,12 @@ relay requires authentication: with --secret-file, both ends prove that they kno
 (`umask 077; openssl rand -hex 32 >relay.secret`); with --tls-cert, both show certificates,
 and the control connection is encrypted. Packets themselves travel unencrypted.
 
-Switches (`strata switch --relay`) connect by TCP, and write packets into the
-relay's memory by RDMA, RoCEv2 on UDP port 4791. Full blocks go to disk as they
-are; `strata info` and `strata export` put the packets together. Ctrl-C writes
-the packets in memory and exits.
+Switches (`strata switch --relay`) connect by TCP, and write packets into the relay's memory by
+RDMA: RoCEv2 on UDP port 4791. Full blocks go to disk as they are; commands that read the log put
+the packets together. Ctrl-C writes the packets in memory to disk, and exits.
 
-While the disk is nearly full or too slow, the relay makes switches that capture
-interfaces keep less; afterwards they return to their modes.")]
+While the disk is nearly full or too slow, the relay makes switches that capture interfaces keep
+less; afterwards they return to their modes.")]
 pub(crate) struct Args {
     /// Write the log to this directory, created if missing.
     #[arg(short = 'o', long = "output", value_name = "DIR")]
@@ -55,8 +54,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "SIZE", default_value = "8MiB")]
     block_size: String,
 
-    /// Set the number of memory blocks per worker of a switch: one is filled while the others are
-    /// written.
+    /// Set the number of memory blocks for each worker of a switch: one is filled while the others
+    /// are written.
     #[arg(long = "worker-blocks", value_name = "N", default_value_t = 4, value_parser = bounded::count::<2, 1024>)]
     blocks: usize,
 
@@ -65,21 +64,21 @@ pub(crate) struct Args {
     writers: usize,
 
     /// Choose how blocks are written: direct (bypasses the page cache), buffered (through it), or
-    /// auto: whichever is faster in a test of a few milliseconds.
+    /// auto: the faster of the two in a short test.
     #[arg(long, value_enum, default_value_t = DiskWay::Auto)]
     disk: DiskWay,
 
-    /// Rotate: start a new block file before one exceeds this size, in millions of bytes or with a
-    /// unit (500MB, 2GiB); 0 means never.
+    /// Rotate: start a new block file before the current one exceeds this size, in millions of
+    /// bytes or with a unit (500MB, 2GiB); 0 means never.
     #[arg(short = 'C', long, value_name = "SIZE", default_value = "1GiB")]
     rotate_size: String,
 
     /// Keep the log below this size, by deleting the least important data as `strata prune
-    /// --max-size` does. At least the size of four block files (-C) per worker of a switch.
+    /// --max-size` does. At least four times -C for each worker of a switch.
     #[arg(long, value_name = "SIZE")]
     disk_limit: Option<String>,
 
-    /// Read `[elastic]` of this configuration file: when switches have to keep less
+    /// Read `[elastic]` in this configuration file: when switches have to keep less
     /// (disk_space_percent, disk_rate_percent, blocks_percent), and when data is deleted
     /// (remove_percent).
     #[arg(long, value_name = "FILE")]
@@ -88,17 +87,17 @@ pub(crate) struct Args {
     #[command(flatten)]
     group: GroupArgs,
 
-    /// Hand out shared memory to switches on this machine through this Unix socket. By default, one
-    /// in /run/strata/relay-PORT or $XDG_RUNTIME_DIR/strata/relay-PORT.
+    /// Give switches on this machine shared memory through this Unix socket. By default, one in
+    /// /run/strata/relay-PORT or $XDG_RUNTIME_DIR/strata/relay-PORT.
     #[arg(long, value_name = "PATH")]
     memory_socket: Option<PathBuf>,
 
-    /// Accept at most this many connections of switches at a time.
+    /// Accept at most this many connections from switches at a time.
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = bounded::count::<1, 4096>)]
     switches: usize,
 
-    /// Require switches to prove that they know the secret in this file, and prove to them that the
-    /// relay knows it. The file has at least 16 bytes, and is readable by its owner only.
+    /// Require switches to prove that they know the secret in this file, and prove it to them. The
+    /// file has at least 16 bytes, and must be readable by its owner only.
     #[arg(long, value_name = "FILE")]
     secret_file: Option<PathBuf>,
 
@@ -106,9 +105,9 @@ pub(crate) struct Args {
     #[arg(long, conflicts_with_all = ["secret_file", "tls_cert"])]
     insecure: bool,
 
-    /// Append the packets of each block, once it is on disk, to this stream as well, which `strata
-    /// stream create` has made: other programs follow it (`strata stream tail`). Packets that the
-    /// stream cannot take in time are lost for it, and counted.
+    /// Once a block is on disk, also append its packets to this stream (`strata stream create`
+    /// makes one), which other programs can follow (`strata stream tail`). Packets that the stream
+    /// cannot take in time are missing from it, and counted.
     #[arg(long, value_name = "DIR/NAME")]
     to_stream: Option<String>,
 
@@ -125,7 +124,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     tls_key: Option<PathBuf>,
 
-    /// Accept certificates of switches from these authorities (PEM).
+    /// Accept switch certificates from these authorities (PEM).
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     tls_ca: Option<PathBuf>,
 

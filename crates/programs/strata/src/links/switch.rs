@@ -30,11 +30,11 @@ Examples:
   strata switch --relay localhost -r trace.pcapng --mode log-all
   strata switch --relay localhost --transport shared-memory -i eth0
 
-The relay is `strata relay` on the machine with the disks. Packets go to it as
-RoCEv2 RDMA WRITEs (UDP port 4791), everything else over TCP. If the relay is lost, the
-switch reconnects by itself and reports the packets lost in between; when it reads files, it waits
-for the relay and sends unconfirmed packets again, or ends with an error (--relay-timeout). The
-switch's own traffic with the relay is not captured.")]
+The relay is `strata relay` on the machine with the disks. Packets go to it as RoCEv2 RDMA WRITEs
+(UDP port 4791), everything else over TCP. If the relay is lost, the switch reconnects by itself
+and reports the packets lost in between; if it reads files, it waits for the relay and sends
+unconfirmed packets again, or ends with an error (--relay-timeout). The traffic between switch and
+relay is not captured.")]
 pub(crate) struct Args {
     #[command(flatten)]
     link: LinkArgs,
@@ -50,7 +50,7 @@ struct LinkArgs {
     #[arg(long, value_name = "HOST[:PORT]")]
     relay: String,
 
-    /// Choose the transport.
+    /// Choose the transport to the relay.
     #[arg(long, value_enum, default_value_t = Way::Udp)]
     transport: Way,
 
@@ -63,39 +63,40 @@ struct LinkArgs {
     )]
     raw_interface: Option<String>,
 
-    /// Get shared memory from the relay on this Unix socket. By default, that of a relay on this
-    /// machine with the port of --relay.
+    /// Get shared memory from the relay on this Unix socket. By default, the socket of the relay
+    /// that listens on the port of --relay on this machine.
     #[arg(long, value_name = "PATH")]
     memory_socket: Option<PathBuf>,
 
-    /// Trust a shared-memory relay run by this user, if that is neither root nor the user running
+    /// Trust a shared-memory relay that runs as this user, if that is neither root nor the user of
     /// the switch.
     #[arg(long, value_name = "USER")]
     relay_user: Option<String>,
 
-    /// Choose the RDMA service: rc is acknowledged; uc is not, so packets that the network loses
-    /// are lost, and counted when the log is read.
+    /// Choose the RDMA service: rc is acknowledged; uc is not, so packets lost in the network stay
+    /// lost, and are counted when the log is read.
     #[arg(long, value_enum, default_value_t = Connection::Rc)]
     service: Connection,
 
-    /// Choose what rc does about loss: resend, or skip and count it, as a switch that keeps no
+    /// Choose what rc does about losses: resend, or skip and count, as a switch that keeps no
     /// copies must. With resend, a switch that reads files also sends again the packets that a lost
     /// relay had not confirmed.
     #[arg(long, value_enum, default_value_t = Loss::Resend)]
     on_loss: Loss,
 
-    /// Choose how packets are cut into RDMA messages: mtu fills each message; switch cuts pieces of
-    /// 128, 64, 32, 16, 8 and 4 bytes, one per message, as a programmable switch does.
+    /// Choose how packets are divided into RDMA messages: mtu fills each message; switch divides
+    /// them into pieces of 128, 64, 32, 16, 8 and 4 bytes, one per message, as a programmable
+    /// switch does.
     #[arg(long, value_enum, default_value_t = Cut::Mtu)]
     segments: Cut,
 
-    /// Have a block written to disk this many seconds after its start, even if it is not full.
+    /// Have a block written to disk this many seconds after it was begun, even if it is not full.
     #[arg(long, value_name = "SECONDS", default_value_t = 1.0, value_parser = flush_seconds)]
     flush: f64,
 
-    /// Wait this many seconds for a relay that is lost, then give up and end with an error: while
-    /// files are read (60 by default), and at the end of a capture of interfaces (10 by default),
-    /// which otherwise continues and counts dropped packets.
+    /// Wait this many seconds for a lost relay, then end with an error: while files are read (60 by
+    /// default), or at the end of a live capture (10 by default), which until then continues
+    /// without the relay and counts dropped packets.
     #[arg(long, value_name = "SECONDS", value_parser = timeout_seconds)]
     relay_timeout: Option<f64>,
 
@@ -104,7 +105,7 @@ struct LinkArgs {
     #[arg(long, value_name = "FILE")]
     secret_file: Option<PathBuf>,
 
-    /// Send packets to another machine without authenticating it as the relay.
+    /// Send packets to a relay on another machine without authenticating it.
     #[arg(long, conflicts_with_all = ["secret_file", "tls_cert"])]
     insecure: bool,
 
@@ -116,7 +117,7 @@ struct LinkArgs {
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     tls_key: Option<PathBuf>,
 
-    /// Accept a relay certificate from these authorities (PEM).
+    /// Accept relay certificates from these authorities (PEM).
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     tls_ca: Option<PathBuf>,
 }
@@ -125,7 +126,7 @@ struct LinkArgs {
 enum Way {
     /// RoCEv2 over UDP sockets.
     Udp,
-    /// RoCEv2 in our own frames, through a packet socket.
+    /// RoCEv2 in Ethernet frames, through a packet socket.
     Raw,
     /// Shared memory, with a relay on this machine.
     SharedMemory,

@@ -19,8 +19,8 @@ const SNAPLEN_MAX: i64 = 262_144;
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Interfaces")]
 pub(super) struct InterfaceArgs {
-    /// Capture from this interface, until Ctrl-C; several are separated by commas; any means all of
-    /// them. `strata interfaces` lists them.
+    /// Capture from this interface until Ctrl-C, or from several, separated by commas; `any` means
+    /// all. `strata interfaces` lists them.
     #[arg(
         short = 'i',
         long = "interface",
@@ -44,23 +44,24 @@ pub(super) struct InterfaceArgs {
         value_parser = clap::value_parser!(u32).range(..=SNAPLEN_MAX))]
     snaplen: u32,
 
-    /// Set the size of each interface's ring in KiB, or with a unit (256MiB). By default a fifth of
-    /// a second at the link's rate.
+    /// Set the ring size of each interface in KiB, or with a unit (256MiB). By default enough for
+    /// 0.2 s at the link's rate, from 32 to 512 MiB, but at most a sixteenth of the memory; 64 MiB if
+    /// the rate is unknown.
     #[arg(short = 'B', long = "buffer-size", value_name = "KIB")]
     buffer_size: Option<String>,
 
-    /// Use one ring per interface (each), or one for all interfaces together (one), with the memory
-    /// of -B for each interface, up to 64 MiB. By default, one with 128 interfaces or more.
-    /// Interfaces without Ethernet header, the loopback interface and those with timestamps of the
-    /// NIC always have their own ring.
+    /// Use one ring per interface (each), or a shared ring for all (one), with the memory of all
+    /// their rings together, but not more than 64 MiB or the largest of them. By default (auto), a
+    /// shared ring with 128 interfaces or more. Interfaces without Ethernet headers, the loopback
+    /// interface and those with timestamps of the NIC always have their own ring.
     #[arg(long, value_enum, value_name = "WHICH", default_value_t = RingsArg::Auto)]
     rings: RingsArg,
 
-    /// Deliver packets within a millisecond rather than ten.
+    /// Deliver packets within 1 ms instead of 10 ms.
     #[arg(long)]
     immediate_mode: bool,
 
-    /// Capture packets of this direction: in, out or inout.
+    /// Capture only packets of this direction: in, out or inout (both).
     #[arg(short = 'Q', long, value_enum, default_value_t = Way::Inout)]
     direction: Way,
 
@@ -70,17 +71,18 @@ pub(super) struct InterfaceArgs {
     #[arg(short = 'j', long = "time-stamp-type", value_enum, value_name = "TYPE", default_value_t = StampsArg::Auto)]
     stamps: StampsArg,
 
-    /// Run on these CPUs, one worker each, with flows spread among them: 1,2 or 2-5. By default one
-    /// worker, wherever the system schedules it.
+    /// Run one worker on each of these CPUs, with flows spread among them: 1,2 or 2-5. By default
+    /// one worker, on any CPU.
     #[arg(long, value_name = "CPUS")]
     cores: Option<String>,
 
-    /// Take the packets away from this host, with AF_XDP: faster, but nothing else on this host
-    /// receives packets that pass the filter, not even your own remote session. For mirror ports
-    /// and taps. Sees received packets only. With =auto, only from interfaces whose driver has XDP
-    /// and that nothing else on this host uses when the recording starts: no address, no route, no
-    /// bridge or bond, no VLAN or macvlan on top, no XDP or tc program, and no packet socket. A
-    /// program that begins to use one later receives nothing. Others are captured as usual.
+    /// Capture with AF_XDP, which takes packets away from this host: faster, but nothing else here
+    /// receives the packets that pass the filter, not even your own remote session. For mirror
+    /// ports and taps. Captures received packets only. With =auto, applies only to interfaces whose
+    /// driver supports XDP and that nothing else on this host uses when the recording starts: no
+    /// address, no route, no bridge or bond, no VLAN or macvlan on top, no XDP or tc program, and
+    /// no packet socket. A program that begins to use such an interface later receives nothing.
+    /// Other interfaces are captured as usual.
     #[arg(
         long,
         value_name = "WHEN",
@@ -91,8 +93,8 @@ pub(super) struct InterfaceArgs {
     )]
     exclusive: Option<ExclusiveArg>,
 
-    /// Name the ports of one bridge: a packet that goes from one of them to another is captured
-    /// where it enters, and not again where it leaves. Separated by commas; once for each bridge.
+    /// Name the ports of a bridge, separated by commas: a packet that the bridge forwards from one
+    /// of them to another is captured only where it enters. Give once per bridge.
     #[arg(long, value_name = "NAMES")]
     bridge_ports: Vec<String>,
 
@@ -111,29 +113,29 @@ pub(super) struct InterfaceArgs {
     #[arg(long)]
     no_sandbox: bool,
 
-    /// Limit the CPU use of this process, as in 10%; 100% is one core. To stay within it, only a
-    /// share of all flows is captured, as large as possible; skipped packets are counted
-    /// (dropped{cpu_budget}), and the log records that share.
+    /// Limit the CPU use of this process, as in 10%; 100% is one core. To stay within the limit,
+    /// only the largest possible share of flows is captured. The other packets are counted
+    /// (dropped{cpu_budget}), and the log records the share.
     #[arg(long, value_name = "PERCENT", value_parser = percent)]
     cpu: Option<f64>,
 
-    /// Use less than --cpu when the CPUs on which this process may run are short for other work,
-    /// such as forwarding: first copy at most 256 bytes of each packet, then lower the budget step
-    /// by step, down to a sixteenth. The budget is restored when CPU time is free again.
+    /// Use less than --cpu while other work, such as forwarding, is short of time on the CPUs of
+    /// this process: first copy at most 256 bytes of each packet, then lower the limit in steps,
+    /// down to a sixteenth. The limit is restored when CPU time is free again.
     #[arg(long, requires = "cpu")]
     give_way: bool,
 
-    /// Choose what to give up first while packets are lost for lack of CPU time: payload (copy at
-    /// most 256 bytes of each packet until CPU time is free again), packets (lose some, copy the
-    /// others whole), or auto (payload, except in mode log-all). Without eBPF, packets are always
-    /// copied whole.
+    /// Choose what to give up first when packets are lost for lack of CPU time: payload (copy at
+    /// most 256 bytes of each packet until CPU time is free again), packets (lose some, and copy
+    /// the others whole), or auto (payload, except in mode log-all). Without eBPF, packets are
+    /// always copied whole.
     #[arg(long, value_enum, value_name = "WHAT", default_value_t = ShedArg::Auto)]
     shed: ShedArg,
 
-    /// Let the kernel copy only the headers of flows that are confidently kept as headers. Saves
-    /// copying long packets; on a busy core, and with packets of less than a thousand bytes, the
-    /// lookups can cost more than they save. Packets that turn out to be wanted whole are counted
-    /// (wanted_but_cut).
+    /// Let the kernel copy only the headers of flows of which, very probably, only headers will be
+    /// kept. Saves copying long packets; on a busy core, and with packets shorter than 1,000 bytes,
+    /// the lookups can cost more than they save. Packets cut this way that should have been kept
+    /// whole are counted (wanted_but_cut).
     #[arg(long, conflicts_with = "look_back", conflicts_with = "first_bytes")]
     early_cut: bool,
 }

@@ -19,8 +19,8 @@ use super::interfaces::only_live;
 #[command(next_help_heading = "Log")]
 pub(super) struct LogArgs {
     /// Write the log to this directory, created if missing. Recording into an existing log adds to
-    /// it. Without --output, nothing is kept: packets are only exported, to destinations of the
-    /// configuration (--config).
+    /// it. Without --output, nothing is stored: packets are only exported, to the destinations in
+    /// the configuration file (--config).
     #[arg(
         short = 'o',
         long = "output",
@@ -30,41 +30,41 @@ pub(super) struct LogArgs {
     )]
     output: Option<PathBuf>,
 
-    /// Rotate: start a new block file before one exceeds this size, in millions of bytes or with a
-    /// unit (500MB, 2GiB); 0 means never. A file holds at least one block.
+    /// Rotate: start a new block file before the current one exceeds this size, in millions of
+    /// bytes or with a unit (500MB, 2GiB); 0 means never. A file holds at least one block.
     #[arg(short = 'C', long, value_name = "SIZE", default_value = "1GiB")]
     rotate_size: String,
 
-    /// Rotate: start a new block file once one spans this many seconds of packet time; 0 means
-    /// never. Files hold whole blocks, so a quiet input rotates late.
+    /// Rotate: start a new block file once the current one spans this many seconds of packet time;
+    /// 0 means never. Files hold whole blocks, so they rotate late when traffic is low.
     #[arg(short = 'G', long, value_name = "SECONDS", default_value_t = 0,
         value_parser = clap::value_parser!(u64).range(..=bounded::SECONDS_MAX))]
     rotate_seconds: u64,
 
-    /// Limit the number of files: with -G, exit after N times its seconds; without -G, keep the
-    /// last N block files of each worker and delete older ones, as a ring. (See `strata prune` for
-    /// other ways to keep a log small.)
+    /// Limit the number of files: with -G, exit after N periods of -G; without -G, keep the last N
+    /// block files of each worker and delete older ones, as a ring. (`strata prune` has other ways
+    /// to keep a log small.)
     #[arg(short = 'W', long, value_name = "N")]
     filecount: Option<NonZeroU32>,
 
-    /// Keep the log below this size throughout a live capture, by deleting the least important data
-    /// as `strata prune --max-size` does. At least the size of four block files (-C) per worker.
+    /// Keep the log below this size during a live capture, by deleting the least important data as
+    /// `strata prune --max-size` does. At least four times -C for each worker.
     #[arg(long, value_name = "SIZE")]
     disk_limit: Option<String>,
 
-    /// Set the size of a memory block, the unit that is written to disk.
+    /// Set the size of a memory block, the unit that is written to disk: 64KiB to 256MiB.
     #[arg(long, value_name = "SIZE", default_value = "1MiB")]
     block_size: String,
 
-    /// Choose what to do when the disk is full: stop, or drop (continue, count packets that do not
-    /// fit, and write again once there is room). Before that, live captures degrade to modes that
-    /// keep less.
+    /// Choose what to do when the disk is full: stop, or drop (continue, count the packets that do
+    /// not fit, and write again once there is room). Live captures switch to modes that keep less
+    /// before the disk is full.
     #[arg(long, value_enum, default_value_t = WhenFullArg::Stop)]
     when_full: WhenFullArg,
 
     /// Choose how blocks are written: direct (bypasses the page cache), buffered (through it), or
-    /// auto: for a live capture whichever is faster in a test of a few milliseconds, else direct
-    /// where the file system supports it.
+    /// auto: for a live capture the faster of the two in a short test, else direct where the file
+    /// system supports it.
     #[arg(long, value_enum, default_value_t = DiskWay::Auto)]
     disk: DiskWay,
 

@@ -17,8 +17,8 @@ const ADDRESS: &str = "127.0.0.1:9470";
 #[command(next_help_heading = "Steering")]
 pub(super) struct PageArgs {
     /// Serve the operator's page beside the recording, on 127.0.0.1:9470 or this loopback address:
-    /// `strata serve` with this log and this recording, as a process of its own that ends with the
-    /// recording. For users on other machines, run `strata serve --token-file` separately.
+    /// `strata serve` for this log and this recording, as a separate process that ends with the
+    /// recording. For users on other machines, run `strata serve --token-file` yourself.
     #[arg(
         long,
         value_name = "ADDR:PORT",

@@ -10,7 +10,8 @@ use strata_record::SteeringSpec;
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Steering")]
 pub(super) struct SteerArgs {
-    /// Read this configuration file (TOML): modes, policies, thresholds. `strata config init` makes one.
+    /// Read this configuration file (TOML): modes, policies, thresholds. `strata config init`
+    /// writes one to start from.
     #[arg(long, value_name = "FILE", env = "STRATA_CONFIG")]
     config: Option<PathBuf>,
 
@@ -20,15 +21,16 @@ pub(super) struct SteerArgs {
     policy: Option<PathBuf>,
 
     /// Set the action for packets that no policy matches: full, header, partial N, drop, classify
-    /// (let the model decide), mirror (and classify), or header -> NAME or payload -> NAME (export to a
-    /// destination of the configuration, and classify).
+    /// (let the model decide), mirror (and classify), or header -> NAME or payload -> NAME (export
+    /// to a destination in the configuration file, and classify). By default the action in the
+    /// configuration file, else classify.
     #[arg(long, value_name = "ACTION", env = "STRATA_DEFAULT")]
     default: Option<String>,
 
-    /// Look for a tunnel in datagrams of this UDP port too, as in vxlan=8473: vxlan, vxlan-gpe,
+    /// Look for this kind of tunnel on this UDP port, too, as in vxlan=8473: vxlan, vxlan-gpe,
     /// geneve, gtp-u, gre-udp, mpls-udp or teredo; may be given several times. `[tunnels]` in the
-    /// configuration file can name further tunnel ports. The log records the ports for commands
-    /// that read it.
+    /// configuration file can name further ports. The log records the ports, for the commands that
+    /// read it.
     #[arg(
         long,
         value_name = "NAME=PORT",
@@ -37,13 +39,14 @@ pub(super) struct SteerArgs {
     )]
     tunnel_port: Vec<String>,
 
-    /// Listen on this Unix socket for `strata status`, `mode`, `detail`, `policy`, `rotate`, `model` and `ask --running`. By default, a
-    /// live capture listens on one in /run/strata or $XDG_RUNTIME_DIR/strata.
+    /// Listen on this Unix socket for `strata status`, `mode`, `detail`, `policy`, `rotate`, `model`
+    /// and `ask --running`. By default, a live capture listens on one in /run/strata or
+    /// $XDG_RUNTIME_DIR/strata.
     #[arg(long, value_name = "PATH", env = "STRATA_SOCKET")]
     socket: Option<PathBuf>,
 
-    /// Check everything needed to start, and exit: command line, configuration, policies, model,
-    /// files, interfaces, addresses. Nothing is created or sent.
+    /// Check everything that is needed to start, and exit: command line, configuration, policies,
+    /// model, files, interfaces, addresses. Nothing is created or sent.
     #[arg(long)]
     pub(super) check: bool,
 }

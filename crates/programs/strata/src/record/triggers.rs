@@ -16,14 +16,16 @@ pub(super) struct TriggerArgs {
     #[arg(long, value_name = "SIZE", id = "look_back")]
     look_back: Option<String>,
 
-    /// Keep the start of every flow whole: packets that begin within this many bytes, as in 4k.
+    /// Keep the start of every flow whole: the packets that begin within its first SIZE bytes, as
+    /// in 4k.
     #[arg(long, value_name = "SIZE", id = "first_bytes")]
     first_bytes: Option<String>,
 
-    /// Keep flows whole when Suricata alerts on them. PATH is its eve.json, which is followed (with
-    /// -r: read first) and must exist. A PATH that ends in .sock or .socket becomes a Unix socket if
-    /// nothing is there, for an eve-log with `filetype: unix_stream`. May be given several times. A
-    /// file that logrotate renames is read until Suricata has left it alone for 5 s.
+    /// Keep flows whole once Suricata alerts on them. PATH is Suricata's eve.json, which must exist
+    /// and is followed (with -r: read first). If PATH ends in .sock or .socket and nothing exists
+    /// there, Strata creates a Unix socket, for an eve-log with `filetype: unix_stream`. May be
+    /// given several times. A file that logrotate renames is read until Suricata has not written to
+    /// it for 5 s.
     #[arg(long, value_name = "PATH")]
     eve: Vec<PathBuf>,
 }

@@ -27,12 +27,12 @@ use super::sending::{self, Method};
 #[command(group = clap::ArgGroup::new("to").required(true).args(["output", "interface"]))]
 #[command(after_help = "\
 Profiles:
-  cic-w1 … cic-w5   the five days of CIC-IDS2017 as TitanLog's Table IV counts them at
-                    100 Gb/s: active flows, packet rate, mean size, share of attacks
-  core-2015         one direction of a 10 Gb/s core link, as CAIDA's traces of 2015 are described:
-                    417,000 packets and under 20,000 new flows a second, a heavy tail
+  cic-w1 … cic-w5   the five days of CIC-IDS2017, with the active flows, packet rate, mean size
+                    and share of attacks of TitanLog's Table IV, at 100 Gb/s
+  core-2015         one direction of a 10 Gb/s core link, like CAIDA's traces of 2015: 417,000
+                    packets and fewer than 20,000 new flows per second, a heavy tail
   imix              UDP frames of 64, 594 and 1518 bytes, 7 : 4 : 1
-  flood64           UDP flood of 64-byte frames, 300,000 flows; any size up to flood1518
+  flood64           UDP flood of 64-byte frames in 300,000 flows; other sizes up to flood1518
   syn-flood         TCP SYNs from forged addresses
 
 Addresses are private (10/8, 172.16/12) or reserved for tests (198.18/15, 2001:db8::/32).
@@ -60,7 +60,7 @@ pub(crate) struct Args {
     #[command(flatten)]
     sandbox: SandboxArgs,
 
-    /// Send as fast as packets can be generated, ignoring their timestamps.
+    /// Send packets as fast as they can be generated, ignoring their timestamps.
     #[arg(short = 't', long, requires = "interface", group = "rate")]
     topspeed: bool,
 
@@ -72,8 +72,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "NAME", default_value = "cic-w1")]
     profile: Profile,
 
-    /// Generate this many packets, with k or M (thousands, millions); by default 1M into a file, and
-    /// without end on an interface.
+    /// Generate this many packets, with k or M (thousands, millions); by default 1M into a file,
+    /// and without limit on an interface.
     #[arg(short = 'c', long = "packets", value_name = "N", value_parser = text::number)]
     packets: Option<u64>,
 
@@ -81,20 +81,20 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
 
-    /// Write each packet's frame number, label (1 is an attack) and kind of traffic to this CSV
-    /// file.
+    /// Write a CSV file with the frame number of each packet, its label (1 is an attack) and its
+    /// kind of traffic.
     #[arg(long, value_name = "FILE")]
     labels: Option<PathBuf>,
 
-    /// Keep this many flows active at a time, instead of the profile's number; with k or M.
+    /// Keep this many flows active at a time, with k or M, instead of the profile's number.
     #[arg(long, value_name = "N", value_parser = text::number)]
     flows: Option<u64>,
 
-    /// Send at this many packets per second, instead of the profile's rate; with k or M.
+    /// Set the rate in packets per second, with k or M, instead of the profile's.
     #[arg(short = 'p', long, value_name = "N", value_parser = text::number, group = "rate")]
     pps: Option<u64>,
 
-    /// Send at this many megabits of frames per second, instead of the profile's rate.
+    /// Set the rate in megabits of frames per second, instead of the profile's.
     #[arg(short = 'M', long, value_name = "N", group = "rate", value_parser = bounded::factor)]
     mbps: Option<f64>,
 
@@ -113,11 +113,11 @@ pub(crate) struct Args {
     #[arg(long, value_enum, default_value_t = Payload::Random)]
     payload: Payload,
 
-    /// Make this percentage of flows IPv6, instead of the profile's share.
+    /// Make this percentage of the flows IPv6, instead of the profile's share.
     #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(..=100))]
     ipv6: Option<u32>,
 
-    /// Write at most this many bytes of each packet; 0 is all of them.
+    /// Write at most this many bytes of each packet; 0 means all.
     #[arg(
         short = 's',
         long = "snaplen",

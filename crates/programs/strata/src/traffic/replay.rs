@@ -18,7 +18,7 @@ use super::sending::{self, Method};
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  strata replay -i eth1 -r trace.pcap                     # with the times of the file
+  strata replay -i eth1 -r trace.pcap                     # with the timing of the file
   strata replay -i eth1 -r trace.pcap --multiplier 2
   strata replay -i veth0 -r trace.pcap --mbps 9000 --loop 100
   strata replay -i veth0 -r trace.pcap --topspeed --duration 20
@@ -34,11 +34,11 @@ pub(crate) struct Args {
     #[arg(short = 'r', long = "read", value_name = "FILE", required = true)]
     read: Vec<PathBuf>,
 
-    /// Multiply the speed of the file by this factor.
+    /// Replay this many times as fast as the file was recorded; 1 by default.
     #[arg(short = 'x', long, value_name = "FACTOR", group = "rate", value_parser = bounded::factor)]
     multiplier: Option<f64>,
 
-    /// Send this many packets per second; with k or M.
+    /// Send this many packets per second, with k or M.
     #[arg(short = 'p', long, value_name = "N", value_parser = text::number, group = "rate")]
     pps: Option<u64>,
 
@@ -50,7 +50,7 @@ pub(crate) struct Args {
     #[arg(short = 't', long, group = "rate")]
     topspeed: bool,
 
-    /// Send the file this many times; 0 until Ctrl-C; once by default.
+    /// Send the file this many times; 0 means until Ctrl-C. By default once.
     #[arg(short = 'l', long = "loop", value_name = "N")]
     times: Option<u64>,
 
@@ -58,11 +58,11 @@ pub(crate) struct Args {
     #[arg(short = 'L', long, value_name = "N", value_parser = text::number)]
     limit: Option<u64>,
 
-    /// Stop after this many seconds; the file is repeated until then unless --loop is given.
+    /// Stop after this many seconds; without --loop, the file is repeated until then.
     #[arg(long, value_name = "SECONDS", value_parser = bounded::seconds)]
     duration: Option<f64>,
 
-    /// Choose how to send; by default the fastest method that works on this interface.
+    /// Choose how to send; by default live-frames on veth where it works, else sendmmsg.
     #[arg(long, value_enum, value_name = "METHOD")]
     method: Option<Method>,
 

@@ -11,9 +11,10 @@ use tracing::warn;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Method {
-    /// A packet socket: works on every interface.
+    /// Through a packet socket: works on every interface.
     Sendmmsg,
-    /// XDP frames generated in the kernel: several times as fast, on veth.
+    /// As XDP frames made in the kernel: several times as fast, if the driver sends them, as veth
+    /// does.
     LiveFrames,
 }
 

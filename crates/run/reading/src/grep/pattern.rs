@@ -10,11 +10,11 @@ const PATTERN_BYTES_MAX: usize = 10 << 20;
 /// How the pattern is written.
 #[derive(Debug, clap::Args)]
 pub(super) struct PatternArgs {
-    /// Take PATTERN as it is, not as a regular expression.
+    /// Search for PATTERN literally, not as a regular expression.
     #[arg(long, conflicts_with = "hex")]
     literal: bool,
 
-    /// Take PATTERN as bytes in hexadecimal: 16 03 01, 16:03:01 or 160301.
+    /// Read PATTERN as bytes in hexadecimal: 16 03 01, 16:03:01 or 160301.
     #[arg(long)]
     hex: bool,
 }

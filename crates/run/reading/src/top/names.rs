@@ -30,13 +30,14 @@ const SYSTEM_NAME: [&str; 2] = ["/autonomous_system_organization", "/as_name"];
 /// Where names are found.
 #[derive(Debug, clap::Args)]
 pub(super) struct NamesArgs {
-    /// Read names of hosts and networks from this file, a line for each: an address or a network, and
-    /// its name, as in /etc/hosts; the smallest network counts. May be given several times.
+    /// Read names of hosts and networks from this file: an address or a network and its name on
+    /// each line, as in /etc/hosts. An address gets the name of the smallest network that contains
+    /// it. May be given several times.
     #[arg(long, value_name = "FILE")]
     names: Vec<PathBuf>,
 
-    /// Find countries and autonomous systems in this database in MaxMind's format (GeoLite2, DB-IP,
-    /// IPinfo). May be given several times.
+    /// Look up countries and autonomous systems in this database in MaxMind's format (GeoLite2,
+    /// DB-IP, IPinfo). May be given several times.
     #[arg(long, value_name = "FILE")]
     mmdb: Vec<PathBuf>,
 }

@@ -19,7 +19,8 @@ pub(crate) struct Line {
     #[arg(value_name = "LOG")]
     pub(crate) log: PathBuf,
 
-    /// Run this read-only statement, in DataFusion's dialect, which is close to PostgreSQL's.
+    /// Run this read-only statement, in DataFusion's dialect of SQL, which is close to
+    /// PostgreSQL's.
     #[arg(value_name = "SQL", allow_hyphen_values = true)]
     pub(crate) sql: String,
 
@@ -36,8 +37,8 @@ pub(crate) struct Line {
     #[arg(long, value_name = "FILE", env = "STRATA_KEY")]
     pub(crate) key: Option<PathBuf>,
 
-    /// Use about this much memory for sorting and grouping; larger operations use temporary files,
-    /// or the query ends with an error.
+    /// Use about this much memory for sorting and grouping. Operations that need more use temporary
+    /// files, or end the query with an error.
     #[arg(long = "sort-memory", value_name = "SIZE", default_value = "2GiB", value_parser = strata_wire::parse_bytes)]
     pub(crate) memory: u64,
 
@@ -59,7 +60,7 @@ impl Line {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Format {
-    /// For people.
+    /// Aligned columns.
     Table,
     /// With a header line.
     Csv,

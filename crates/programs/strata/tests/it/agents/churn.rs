@@ -207,7 +207,7 @@ fn hundreds_of_interfaces_come_and_go() {
         .count();
     assert!(others > WAVE, "{others} interfaces");
     println!(
-        "{interfaces} interfaces have come in {seconds} s, {others} names were exported; of tap0, {sent} \
-         packets were sent: {line}"
+        "{interfaces} interfaces appeared in {seconds} s, and {others} names were exported; {sent} packets \
+         were sent to tap0: {line}"
     );
 }
