@@ -120,13 +120,13 @@ demo: recorder
 test:
 	@$(MAKE) --no-print-directory tools page
 	@$(MAKE) --no-print-directory --jobs=2 --output-sync=recurse checks others
-	$(CARGO) test --workspace --locked --quiet $(VERBS) --lib --bins --tests
-	$(CARGO) test --workspace --locked --quiet $(VERBS) --doc
+	$(CARGO) test --workspace --locked --quiet --lib --bins --tests
+	$(CARGO) test --workspace --locked --quiet --doc
 	$(PAGE_TESTS)
 
 checks:
 	@for one in fmt lint site verbs; do $(MAKE) --no-print-directory $$one || exit; done
-	$(CARGO) test --workspace --locked --quiet $(VERBS) --lib --bins --tests --no-run
+	$(CARGO) test --workspace --locked --quiet --lib --bins --tests --no-run
 
 others:
 	@for one in test-python test-sql; do $(MAKE) --no-print-directory $$one || exit; done
@@ -142,8 +142,8 @@ messages:
 VERBS = $(shell [ ! -e /usr/include/infiniband/verbs.h ] || \
     echo --features strata/verbs,strata-relay/verbs,strata-stream/verbs)
 
-# What the guests of the tests `rxe` and `nvme` run. Built as part of the workspace and with the features of all tests:
-# so each crate is built once. Other examples are for benches: to lint them is enough.
+# What the guests of the tests `rxe` and `nvme` run. Built as part of the workspace: crates of others then have the same
+# features as in all tests, and are built once. Other examples are for benches: to lint them is enough.
 verbs: tools
 	$(CARGO) build --workspace --locked --quiet $(VERBS) --example verbs-relay --example nvme-guest
 

@@ -7,6 +7,7 @@ use libfuzzer_sys::fuzz_target;
 use strata_fuzz::{Bounded, Chooser, LINKS};
 use strata_sketch::PacketFacts;
 use strata_wire::dissect::{Headers, dissect};
+use strata_wire::sighting::{Differing, same_bytes};
 use strata_wire::{AddressFamily, FlowHasher, LinkType, TunnelKey};
 
 #[global_allocator]
@@ -34,6 +35,14 @@ fuzz_target!(|bytes: &[u8]| {
     if inner.networks <= 1 {
         assert_eq!(inner, outer);
     }
+    let mut same = Vec::new();
+    let differing = Differing {
+        macs: cut & 1 > 0,
+        tags: cut & 2 > 0,
+        ttl: cut & 4 > 0,
+    };
+    let (left_out, _) = same_bytes(link, packet, packet.len(), differing, &mut same);
+    assert_eq!(left_out + same.len(), packet.len());
     if inner.fragment.is_some_and(|fragment| !fragment.first) {
         assert_eq!(
             inner.transport_len, 0,

@@ -215,7 +215,7 @@ fn variables() -> String {
     }
 }
 
-/// The keys that a file sets, without URLs, which may have passwords in them.
+/// The keys that a file sets, without URLs, which may have passwords in them, and without values of the environment.
 fn configuration(file: Option<&Path>) -> String {
     let Some(file) = file else {
         return String::from("none is given: --config FILE or STRATA_CONFIG");
@@ -228,7 +228,10 @@ fn configuration(file: Option<&Path>) -> String {
     };
     let keys = answer["keys"].as_array().into_iter().flatten();
     let lines = keys.map(|key| {
+        let from = key["from"].as_str().unwrap_or("?");
         let value = match key["value"].to_string() {
+            // Another source is a variable of the environment.
+            _ if !["default", "file"].contains(&from) => format!("(of {from})"),
             value if value.contains("://") => String::from("(a URL)"),
             value => value,
         };

@@ -102,6 +102,7 @@ fn a_report_has_what_is_asked_for_and_no_secrets() {
         .arg("--config")
         .arg(&path);
     command.arg(&missing).env("STRATA_EXAMPLE", "a-secret");
+    command.env("STRATA_DETAIL", "17%");
     let output = command.output().unwrap();
     assert!(output.status.success());
     let report = fs::read_to_string(&out).unwrap();
@@ -112,13 +113,16 @@ fn a_report_has_what_is_asked_for_and_no_secrets() {
         "\n  CapEff: ",
         "== interfaces\n  ",
         "\n  alerts.webhook = (a URL)\n  mode = [\"log-all\"]\n",
+        "\n  detail = (of STRATA_DETAIL)\n",
         "missing: no log here",
         "STRATA_EXAMPLE",
     ] {
         assert!(report.contains(part), "{part:?}: {report}");
     }
     assert!(
-        !report.contains("secret") && !report.contains("hunter2"),
+        !["secret", "hunter2", "17%"]
+            .iter()
+            .any(|of| report.contains(of)),
         "{report}"
     );
     // It does not write over what is there.
