@@ -120,13 +120,13 @@ demo: recorder
 test:
 	@$(MAKE) --no-print-directory tools page
 	@$(MAKE) --no-print-directory --jobs=2 --output-sync=recurse checks others
-	$(CARGO) test --workspace --locked --quiet --lib --bins --tests
-	$(CARGO) test --workspace --locked --quiet --doc
+	$(CARGO) test --workspace --locked --quiet $(VERBS) --lib --bins --tests
+	$(CARGO) test --workspace --locked --quiet $(VERBS) --doc
 	$(PAGE_TESTS)
 
 checks:
 	@for one in fmt lint site verbs; do $(MAKE) --no-print-directory $$one || exit; done
-	$(CARGO) test --workspace --locked --quiet --lib --bins --tests --no-run
+	$(CARGO) test --workspace --locked --quiet $(VERBS) --lib --bins --tests --no-run
 
 others:
 	@for one in test-python test-sql; do $(MAKE) --no-print-directory $$one || exit; done

@@ -41,29 +41,21 @@ pub struct SendOutcome {
 /// Sends until told to stop.
 struct Sending {
     sender: Sender,
+    duration: Option<Duration>,
     stop: Arc<AtomicBool>,
-    started: Instant,
+    /// When the first frames were given to the sender: generating or reading them takes time too.
+    started: Option<Instant>,
 }
 
 impl Sending {
-    /// Stops after `duration`, or when `stop` is set.
-    fn start(sender: Sender, duration: Option<Duration>, stop: Arc<AtomicBool>) -> Result<Self> {
-        if let Some(duration) = duration {
-            // A signal, since it interrupts a system call that is sending.
-            flag::register(SIGALRM, Arc::clone(&stop))?;
-            let alarm = thread::Builder::new().name("strata-alarm".into());
-            let alarm = alarm.spawn(move || {
-                thread::sleep(duration);
-                // A failure is impossible, and nothing could be done about it.
-                let _ = kill_process(getpid(), Signal::ALARM);
-            });
-            alarm.map_err(RoleError::Thread)?;
-        }
-        Ok(Self {
+    /// Stops when `stop` is set, or `duration` after the first frame.
+    fn new(sender: Sender, duration: Option<Duration>, stop: Arc<AtomicBool>) -> Self {
+        Self {
             sender,
+            duration,
             stop,
-            started: Instant::now(),
-        })
+            started: None,
+        }
     }
 
     /// Whether to stop.
@@ -72,12 +64,34 @@ impl Sending {
     }
 
     fn send(&mut self, run: &Run) -> Result<()> {
+        if self.started.is_none() {
+            self.stop_later()?;
+            self.started = Some(Instant::now());
+        }
         Ok(self.sender.send(run, &self.stop)?)
+    }
+
+    fn stop_later(&self) -> Result<()> {
+        let Some(duration) = self.duration else {
+            return Ok(());
+        };
+        // A signal, since it interrupts a system call that is sending.
+        flag::register(SIGALRM, Arc::clone(&self.stop))?;
+        let alarm = thread::Builder::new().name("strata-alarm".into());
+        let alarm = alarm.spawn(move || {
+            thread::sleep(duration);
+            // A failure is impossible, and nothing could be done about it.
+            let _ = kill_process(getpid(), Signal::ALARM);
+        });
+        alarm.map_err(RoleError::Thread)?;
+        Ok(())
     }
 
     fn finish(self, cut: u64) -> SendOutcome {
         SendOutcome {
-            took: self.started.elapsed(),
+            took: self
+                .started
+                .map_or(Duration::ZERO, |started| started.elapsed()),
             sent: self.sender.sent(),
             method: self.sender.method(),
             cut,

@@ -129,12 +129,10 @@ pub(crate) struct Args {
     tls_ca: Option<PathBuf>,
 
     /// Let the NIC of this RDMA device (`rdma link`) write into memory.
-    #[cfg(feature = "verbs")]
     #[arg(long, value_name = "NAME")]
     rdma_device: Option<String>,
 
     /// Use this GID of the device, by index: a RoCEv2 one that switches reach.
-    #[cfg(feature = "verbs")]
     #[arg(long, value_name = "N", default_value_t = 1, requires = "rdma_device")]
     gid_index: u8,
 
@@ -150,10 +148,7 @@ fn spec(args: &Args) -> Result<RelaySpec> {
         bounded::size(limit, "--disk-limit", &(1..=bounded::BYTES_MAX))?;
     }
     // How many descriptors a NIC's library opens later is unknown.
-    #[cfg(feature = "verbs")]
-    let sandboxed = !args.no_sandbox && options.device.is_none();
-    #[cfg(not(feature = "verbs"))]
-    let sandboxed = !args.no_sandbox;
+    let sandboxed = !args.no_sandbox && args.rdma_device.is_none();
     Ok(RelaySpec {
         options,
         dir: args.output.clone(),
@@ -202,16 +197,29 @@ fn options(args: &Args) -> Result<RelayOptions> {
          your switches can; or --insecure to accept packets from anyone",
         args.listen
     );
-    #[cfg(feature = "verbs")]
     if let Some(name) = &args.rdma_device {
-        options.device = Some(strata_relay::DeviceOptions {
-            name: name.clone(),
-            gid_index: args.gid_index,
-        });
+        use_nic(&mut options, name, args.gid_index)?;
     }
     options.owner = args.group.owner()?;
     options.memory_socket.clone_from(&args.memory_socket);
     Ok(options)
+}
+
+#[cfg(feature = "verbs")]
+fn use_nic(options: &mut RelayOptions, name: &str, gid_index: u8) -> Result<()> {
+    options.device = Some(strata_relay::DeviceOptions {
+        name: name.to_owned(),
+        gid_index,
+    });
+    Ok(())
+}
+
+#[cfg(not(feature = "verbs"))]
+fn use_nic(_options: &mut RelayOptions, name: &str, _gid_index: u8) -> Result<()> {
+    bail!(
+        "--rdma-device {name}: this strata was built without RDMA NICs (`strata --version`): install \
+         libibverbs-dev and build it with `--features verbs`"
+    )
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {

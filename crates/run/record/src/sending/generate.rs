@@ -68,7 +68,7 @@ pub fn generate(spec: &GenerateSpec, stop: Arc<AtomicBool>) -> Result<SendOutcom
     if spec.sandboxed {
         drop_the_rest(CapabilitySet::empty())?;
     }
-    let mut sending = Sending::start(sender, spec.duration, stop)?;
+    let mut sending = Sending::new(sender, spec.duration, stop);
     let mut frame = [0; SPACE];
     // Without a number, until stopped.
     let mut left = spec.packets;

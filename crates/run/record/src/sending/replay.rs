@@ -333,7 +333,7 @@ pub fn replay(spec: &ReplaySpec, stop: Arc<AtomicBool>) -> Result<SendOutcome> {
         }
     }
     let mut replay = Replay {
-        sending: Sending::start(sender, spec.duration, stop)?,
+        sending: Sending::new(sender, spec.duration, stop),
         left: spec.limit.unwrap_or(NO_LIMIT),
         base_ns: Sender::now_ns(),
     };
