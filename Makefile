@@ -115,6 +115,8 @@ test-sql:
 demo: recorder
 	@sh demo/run.sh $(STRATA) $(DEMO)
 
+# Many tests wait for a program or a time: one thread more than there are CPUs.
+test: export RUST_TEST_THREADS ?= $(shell expr $$(nproc) + 1)
 # What builds in a directory of its own runs beside the rest: one of the two often waits, for a download or for the one
 # large crate that all others need. Then the tests, some of which send at a rate: beside nothing.
 test:

@@ -62,4 +62,4 @@ mod write;
 pub use error::{CaptureError, Place, Warning, WarningKind};
 pub use input::{Batch, BatchIter, Input, InputOptions, Next};
 pub use packet::{BATCH_MAX, PacketRef, Packets};
-pub use write::{PcapNgWriter, PcapWriter, WriteError};
+pub use write::{CaptureWriter, PcapNgWriter, PcapWriter, WriteError};

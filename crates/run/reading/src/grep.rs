@@ -17,7 +17,9 @@ use strata_terminal::text;
 use strata_wire::{PrintableJson, grouped};
 use tracing::{info, warn};
 
-use crate::read::{Clock, Line, Lines, PrintArgs, named, one_less};
+use crate::line::Line;
+use crate::names::Owners;
+use crate::read::{Clock, Lines, PrintArgs, named, one_less};
 use pattern::PatternArgs;
 use streams::Streams;
 
@@ -130,6 +132,7 @@ pub fn run(args: &Args) -> Result<()> {
     let (pattern, filter) = args.pattern.pattern(words)?;
     let filter = text::filter(filter)?;
     let find = logs.find(&args.print.span, filter.as_ref())?;
+    let mut owners = Owners::of(&args.print.names, &logs, &find)?;
     let clock = Clock::of(&args.print.clock);
     let mut lines = Lines::new();
     let mut rows: Vec<PacketRows> = (0..logs.len()).map(|_| PacketRows::default()).collect();
@@ -138,11 +141,8 @@ pub fn run(args: &Args) -> Result<()> {
     let mut left = args.print.count;
     let exported = logs.each(&find, &args.print.kept.kept(), |log, packet| {
         let headers = rows[log].headers(packet);
-        let line = Line {
-            packet,
-            headers: &headers,
-        };
-        let payload = payload(&line);
+        let line = Line::of(packet, &headers);
+        let payload = line.payload();
         searched.packets = searched.packets.saturating_add(1);
         let is_whole = packet.data.len() as u64 >= u64::from(packet.wire_len);
         searched.cut = searched.cut.saturating_add(u64::from(!is_whole));
@@ -157,6 +157,7 @@ pub fn run(args: &Args) -> Result<()> {
         };
         searched.found = searched.found.saturating_add(1);
         let shown = found.shown.escape_ascii();
+        let line = line.with(owners.ends(&headers)?);
         let log = logs.name(log);
         if args.json {
             let mut object = line.json(log);
@@ -184,16 +185,4 @@ pub fn run(args: &Args) -> Result<()> {
         );
     }
     report(&exported.damage, exported.left_out)
-}
-
-/// What follows the headers, as far as it was kept, without the padding of a short frame.
-fn payload<'a>(line: &Line<'a>) -> &'a [u8] {
-    let data = line.packet.data;
-    let rest = usize::try_from(line.headers.header_len).ok();
-    let rest = rest.and_then(|start| data.get(start..)).unwrap_or(&[]);
-    let length = line
-        .length()
-        .and_then(|length| usize::try_from(length).ok());
-    // Lengths that contradict each other: all of it.
-    length.map_or(rest, |length| &rest[..length.min(rest.len())])
 }

@@ -10,5 +10,7 @@
 #![allow(clippy::missing_errors_doc, reason = "said once, above")]
 
 pub mod grep;
+mod line;
+mod names;
 pub mod read;
 pub mod top;

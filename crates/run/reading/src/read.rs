@@ -1,7 +1,5 @@
 //! `strata read`: the packets of logs as lines of text.
 
-mod line;
-
 use std::io::{self, BufWriter, IsTerminal as _, Write};
 use std::ops::ControlFlow;
 use std::path::PathBuf;
@@ -17,7 +15,8 @@ use strata_terminal::selection::{KeptArgs, Logs, SpanArgs, report};
 use strata_terminal::text;
 use strata_wire::{Printable, PrintableJson};
 
-pub(crate) use line::Line;
+use crate::line::Line;
+use crate::names::{NamesArgs, Owners};
 
 /// Arguments of `strata read`.
 #[derive(Debug, clap::Args)]
@@ -27,10 +26,12 @@ Examples:
   strata read log/ 'host 10.0.0.1 and tcp port 443' | less
   strata read log/ --from 13:05 --to 13:20 -c 100
   strata read log/ --class anomalous --json | jq .dst
+  strata read log/ --dns-names --mmdb GeoLite2-ASN.mmdb 'tcp[tcpflags] = tcp-syn'
   strata read tap1/ tap2/ 'host 10.0.0.1'
 
 A line has the time, the packet in a short form of tcpdump -n's notation, and class and reason as
-in the comments of an export. Of a tunnelled packet, the innermost packet is shown. Packets are in
+in the comments of an export, and what --names, --dns-names and --mmdb say of its addresses. Of a
+tunnelled packet, the innermost packet is shown. Packets are in
 the order of an export: one recording after another, each by time. Packets of several logs are
 merged by time, and each line begins with the name of the log. 'length' is the length of the payload
 on the wire (for ICMP and other protocols without ports: of the whole message), even if only a part
@@ -48,8 +49,9 @@ pub struct Args {
     print: PrintArgs,
 
     /// Print a JSON object per packet, with the columns of `strata export -F packets-parquet`,
-    /// tcp_flags, length as in the text, and, if several logs are read, the name of the log; times
-    /// as RFC 3339 in UTC.
+    /// tcp_flags, length as in the text, src_name, dst_name, src_country, dst_country, src_as and
+    /// dst_as as far as they are known, and, if several logs are read, the name of the log; times as
+    /// RFC 3339 in UTC.
     #[arg(long, conflicts_with_all = ["utc", "date"])]
     json: bool,
 
@@ -73,6 +75,9 @@ pub(crate) struct PrintArgs {
 
     #[command(flatten)]
     pub(crate) clock: ClockArgs,
+
+    #[command(flatten)]
+    pub(crate) names: NamesArgs,
 
     #[command(flatten)]
     pub(crate) key: KeyArgs,
@@ -149,16 +154,14 @@ pub fn run(args: &Args) -> Result<()> {
     let (logs, filter) = Logs::open(&args.log, &args.more, &args.print.key, &Progress::none())?;
     let filter = text::filter(filter)?;
     let find = logs.find(&args.print.span, filter.as_ref())?;
+    let mut owners = Owners::of(&args.print.names, &logs, &find)?;
     let clock = Clock::of(&args.print.clock);
     let mut lines = Lines::new();
     let mut rows: Vec<PacketRows> = (0..logs.len()).map(|_| PacketRows::default()).collect();
     let mut left = args.print.count;
     let exported = logs.each(&find, &args.print.kept.kept(), |log, packet| {
         let headers = rows[log].headers(packet);
-        let line = Line {
-            packet,
-            headers: &headers,
-        };
+        let line = Line::of(packet, &headers).with(owners.ends(&headers)?);
         let log = logs.name(log);
         match args.json {
             true => {

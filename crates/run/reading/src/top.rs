@@ -2,10 +2,8 @@
 //! of.
 
 mod graph;
-mod names;
 mod tally;
 
-use std::collections::HashMap;
 use std::io::Write;
 use std::net::IpAddr;
 use std::ops::ControlFlow;
@@ -23,11 +21,9 @@ use strata_terminal::text;
 use strata_wire::{Printable, grouped};
 use tracing::warn;
 
-use names::{Known, Names, NamesArgs};
+use crate::line::Known;
+use crate::names::{ByAddress, Names, NamesArgs};
 use tally::{KEYS_MAX, Key, Sums, Tally};
-
-/// Addresses whose keys are remembered.
-const ADDRESSES_MAX: usize = 1 << 17;
 
 /// Arguments of `strata top`.
 #[derive(Debug, clap::Args)]
@@ -37,6 +33,7 @@ Examples:
   strata top log/ --by destination --of wire -n 5 'net 10.0.0.0/8'
   strata top log/ --by reason --of kept --from 13:05 --to 13:20
   strata top log/ --by host --names /etc/hosts --mmdb GeoLite2-ASN.mmdb
+  strata top log/ --by destination --dns-names
   strata top log/ --by country --mmdb GeoLite2-Country.mmdb 'net 10.0.0.0/8'
   strata top log/ --by pair --graph | dot -Tsvg > hosts.svg
   strata top tap1/ tap2/ --by port 'udp'
@@ -143,7 +140,7 @@ impl By {
         let owner = match self {
             Self::Country => names.country(address)?,
             Self::As => names.system(address)?,
-            _ => names.name(address),
+            _ => names.network(address),
         };
         Ok(owner.map_or(Key::None("unknown"), |owner| Key::text(&owner)))
     }
@@ -354,24 +351,6 @@ impl Top {
     }
 }
 
-/// Keys of addresses that were looked up: most packets are of few addresses.
-#[derive(Default)]
-struct KeysOfAddresses(HashMap<IpAddr, Key>);
-
-impl KeysOfAddresses {
-    fn of(&mut self, address: IpAddr, find: impl FnOnce() -> Result<Key>) -> Result<Key> {
-        if let Some(known) = self.0.get(&address) {
-            return Ok(known.clone());
-        }
-        if self.0.len() >= ADDRESSES_MAX {
-            self.0.clear();
-        }
-        let key = find()?;
-        self.0.insert(address, key.clone());
-        Ok(key)
-    }
-}
-
 /// The result as JSON.
 #[derive(serde::Serialize)]
 struct Answer {
@@ -395,12 +374,13 @@ pub fn run(args: &Args) -> Result<()> {
             args.by.name()
         )));
     }
-    let names = args.names.read()?;
-    let mut keys = KeysOfAddresses::default();
+    let mut names = args.names.read()?;
+    let mut keys = ByAddress::default();
     let progress = Progress::of_bytes();
     let (logs, filter) = Logs::open(&args.log, &args.more, &args.key, &progress)?;
     let filter = text::filter(filter)?;
     let find = logs.find(&args.span, filter.as_ref())?;
+    args.names.read_answers(&mut names, &logs, &find)?;
     let mut rows: Vec<PacketRows> = (0..logs.len()).map(|_| PacketRows::default()).collect();
     let mut tally = Tally::default();
     let exported = logs.each(&find, &Kept::default(), |log, packet| {

@@ -1,8 +1,10 @@
 //! Writers for export.
 
+mod either;
 mod pcap;
 mod pcapng;
 
+pub use either::CaptureWriter;
 pub use pcap::PcapWriter;
 pub use pcapng::PcapNgWriter;
 

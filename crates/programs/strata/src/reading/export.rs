@@ -1,5 +1,6 @@
 //! `strata export`: a log back into capture files, or its flows to where others collect them.
 
+mod anonymized;
 mod dedup;
 mod done;
 mod flow_collector;
@@ -9,11 +10,13 @@ use std::io::{IsTerminal as _, stdout};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
+use anonymized::{AnonymizeArgs, AnonymizedFile};
 use anyhow::Result;
 use clap::ValueEnum;
 use dedup::DedupArgs;
 use done::{Count, Done};
 use flow_collector::FlowCollector;
+use strata_anonymize::Anonymizer;
 use strata_archive::Timeouts;
 use strata_query::{
     ByLink, ExportOptions, ExportedFlows, FileFormat, Find, FlowOptions, LoggedPacket,
@@ -38,6 +41,7 @@ Examples:
   strata export log/ -w out.pcap.gz
   strata export tap1/ tap2/ -w both.pcapng 'host 10.0.0.1'
   strata export log/ -w out.pcapng --tls-keys sslkeys.log 'port 443'
+  strata export log/ -w public.pcapng --anonymize anon.key
   strata export log/ -w flows.csv 'net 10.0.0.0/8'
   strata export log/ -w flows.ipfix --active-timeout 60s --idle-timeout 15s
   strata export log/ -w packets.parquet -F packets-parquet 'port 53'
@@ -92,6 +96,9 @@ pub(crate) struct Args {
     /// file, so that Wireshark decrypts its packets as far as their payload was kept.
     #[arg(long, value_name = "FILE")]
     tls_keys: Option<PathBuf>,
+
+    #[command(flatten)]
+    anonymize: AnonymizeArgs,
 
     #[command(flatten)]
     dedup: DedupArgs,
@@ -279,13 +286,20 @@ fn to_collector(
     Ok(Done::of_flows(exported, 0))
 }
 
-/// Writes packets of several logs, or without doubles.
+/// A file with packets of several logs.
+enum MergedFile<'a, 'o> {
+    Known(Box<MergedExport<'a, &'o mut Output>>),
+    Anonymized(Box<AnonymizedFile<&'o mut Output>>),
+}
+
+/// Writes packets of several logs, without doubles, or anonymized.
 fn merged(
     args: &Args,
     logs: &Logs,
     output: &mut Output,
     format: FileFormat,
     find: &Find<'_>,
+    anonymizer: Option<Anonymizer>,
 ) -> Result<Done> {
     let options = ExportOptions {
         comments: !args.no_comments,
@@ -297,10 +311,24 @@ fn merged(
         .map(|(dir, _)| dir.display().to_string())
         .collect();
     let all = logs.all().map(|(_, log)| log);
-    let mut file = MergedExport::new(all, output, format, options)?;
+    let mut file = match anonymizer {
+        Some(by) => {
+            let file = AnonymizedFile::new(output, format, by)?;
+            MergedFile::Anonymized(Box::new(file))
+        }
+        None => {
+            let file = MergedExport::new(all, output, format, options)?;
+            MergedFile::Known(Box::new(file))
+        }
+    };
     let mut write = |log: usize, packet: &LoggedPacket<'_>| -> Result<()> {
-        file.packet((u32::try_from(log)?, &names[log]), packet)?;
-        Ok(())
+        match &mut file {
+            MergedFile::Known(file) => {
+                file.packet((u32::try_from(log)?, &names[log]), packet)?;
+                Ok(())
+            }
+            MergedFile::Anonymized(file) => file.packet(log, packet),
+        }
     };
     let mut doubles = args.dedup.doubles()?;
     let exported = logs.each(find, &args.kept.kept(), |log, packet| {
@@ -312,7 +340,10 @@ fn merged(
     })?;
     let removed = doubles.map(|doubles| doubles.finish(&mut write));
     let removed = removed.transpose()?;
-    file.finish()?;
+    let emptied = match file {
+        MergedFile::Known(file) => file.finish().map(|()| None)?,
+        MergedFile::Anonymized(file) => Some(file.finish()?),
+    };
     if let Some(removed) = removed {
         dedup::say(removed);
     }
@@ -325,6 +356,7 @@ fn merged(
         damage: exported.damage,
         left_out: exported.left_out,
         doubles: removed,
+        emptied,
     })
 }
 
@@ -355,6 +387,7 @@ fn packets(
         damage: exported.damage,
         left_out: exported.left_out,
         doubles: None,
+        emptied: None,
     })
 }
 
@@ -410,17 +443,22 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     };
     let format = format(args, write)?;
     check_options(args, &logs, format)?;
+    let anonymizer = args.anonymize.anonymizer()?;
     let written = format.written();
     let (done, verb) = match (logs.only(), &args.to_stream, &args.to_collector) {
         (Some(log), Some(place), _) => (to_stream(place, log, &find, &of_flows)?, "appended"),
         (Some(log), _, Some(to)) => (to_collector(to, args.pps, log, &find, &of_flows)?, "sent"),
         (only, ..) => {
-            let sources = args.key.sources(logs.all());
+            let key_file = args.anonymize.anonymize.as_slice();
+            let sources = args.key.sources(logs.all()).files(key_file);
             let mut output = Output::create(write, format.content(), &sources)?;
             let to = &mut output;
-            let only = only.filter(|_| args.dedup.dedup.is_none());
+            let is_plain = args.dedup.dedup.is_none() && anonymizer.is_none();
+            let only = only.filter(|_| is_plain);
             let done = match (only, written) {
-                (None, Written::Packets(format)) => merged(args, &logs, to, format, &find)?,
+                (None, Written::Packets(format)) => {
+                    merged(args, &logs, to, format, &find, anonymizer)?
+                }
                 (None, _) => return Err(one_log_only()),
                 (Some(log), Written::Packets(format)) => {
                     packets(args, log, to, Some(format), &find)?
@@ -462,6 +500,12 @@ fn check_options(args: &Args, logs: &Logs, format: Format) -> Result<()> {
     if args.dedup.dedup.is_some() && !is_file_of_packets {
         return Err(refuse(
             "--dedup: write pcapng or pcap: flows and tables are exported with all packets",
+        ));
+    }
+    if args.anonymize.anonymize.is_some() && !is_file_of_packets {
+        return Err(refuse(
+            "--anonymize: write pcapng or pcap: `strata record -r` of that file makes a log, of which flows \
+             and tables can be exported",
         ));
     }
     if !format.is_packets() && (args.kept.granularity.is_some() || args.kept.reason.is_some()) {

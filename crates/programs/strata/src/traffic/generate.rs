@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result};
 use clap::ValueEnum;
-use strata_capture::{PacketRef, PcapNgWriter, PcapWriter, WriteError};
+use strata_capture::{CaptureWriter, PacketRef, WriteError};
 use strata_record::GenerateSpec;
 use strata_role::sandbox::Reach;
 use strata_store::Sources;
@@ -279,13 +279,8 @@ fn write(args: &Args, path: &Path) -> Result<()> {
 }
 
 /// A capture file with one Ethernet interface.
-enum Writer {
-    Pcap(PcapWriter<Output>),
-    Pcapng(PcapNgWriter<Output>),
-}
-
 struct CaptureFile {
-    writer: Writer,
+    writer: CaptureWriter<Output>,
     snaplen: usize,
 }
 
@@ -293,18 +288,11 @@ impl CaptureFile {
     fn create(path: &Path, format: Format, snaplen: u32) -> Result<Self> {
         let output = Output::create(path, Content::Binary, &Sources::default())?;
         let interface = Interface::new(LinkType::ETHERNET, snaplen);
-        let writer = match format {
-            Format::Pcap => {
-                let mut writer = PcapWriter::new(output);
-                writer.interface(0, &interface)?;
-                Writer::Pcap(writer)
-            }
-            Format::Pcapng => {
-                let mut writer = PcapNgWriter::new(output, &[])?;
-                writer.interface(0, &interface)?;
-                Writer::Pcapng(writer)
-            }
+        let mut writer = match format {
+            Format::Pcap => CaptureWriter::pcap(output),
+            Format::Pcapng => CaptureWriter::pcapng(output)?,
         };
+        writer.interface(0, &interface)?;
         let snaplen = if snaplen == 0 {
             usize::MAX
         } else {
@@ -323,17 +311,11 @@ impl CaptureFile {
             options: &[],
             has_timestamp: true,
         };
-        match &mut self.writer {
-            Writer::Pcap(writer) => writer.packet(&packet),
-            Writer::Pcapng(writer) => writer.packet(&packet),
-        }
+        self.writer.packet(&packet)
     }
 
     fn finish(self) -> Result<()> {
-        match self.writer {
-            Writer::Pcap(writer) => writer.finish()?.finish(),
-            Writer::Pcapng(writer) => writer.finish()?.finish(),
-        }
+        self.writer.finish()?.finish()
     }
 }
 

@@ -31,6 +31,8 @@ pub(super) struct Done {
     pub(super) left_out: u64,
     /// Packets omitted by --dedup.
     pub(super) doubles: Option<u64>,
+    /// Packets of which --anonymize left no byte, because their link type is not understood.
+    pub(super) emptied: Option<u64>,
 }
 
 /// The result as JSON. What does not apply to the format is null.
@@ -42,6 +44,7 @@ pub(super) struct Answer {
     crowded_out: Option<u64>,
     too_long: Option<u64>,
     doubles: Option<u64>,
+    emptied: Option<u64>,
     left_out: u64,
     damage: Vec<String>,
     #[serde(flatten)]
@@ -60,6 +63,7 @@ impl Done {
             damage: exported.damage,
             left_out: exported.left_out,
             doubles: None,
+            emptied: None,
         }
     }
 
@@ -102,6 +106,7 @@ impl Done {
             crowded_out: flows.map(|counts| counts.crowded_out),
             too_long: flows.map(|counts| counts.too_long),
             doubles: self.doubles,
+            emptied: self.emptied,
             left_out: self.left_out,
             damage: self.damage.iter().map(Damage::to_string).collect(),
             completeness: Completeness::of(ended),

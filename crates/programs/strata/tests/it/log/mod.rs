@@ -1,5 +1,6 @@
 //! What a log keeps, what is read from it, and what is learned from it.
 
+mod anonymize;
 mod dedup;
 mod flow_collector;
 mod grep;

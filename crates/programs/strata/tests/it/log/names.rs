@@ -1,4 +1,5 @@
-//! Names, countries and autonomous systems of addresses in `strata top`, compared with libmaxminddb.
+//! Names, countries and autonomous systems of addresses in `strata top`, `read` and `grep`, compared with
+//! libmaxminddb and, for names in DNS answers, with tshark.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -284,6 +285,144 @@ fn countries_and_systems_are_those_of_libmaxminddb() {
     let networks = networks["largest"].as_array().unwrap();
     let is_there = |name: &str| networks.iter().any(|row| row["network"] == name);
     assert!(is_there("lab (10.10.10.0/24)") && is_there("printer") && is_there("unknown"));
+}
+
+/// Names that tshark has of each address, the last one asked for at the end.
+fn asked(mix: &Path) -> BTreeMap<IpAddr, Vec<String>> {
+    let fields = [
+        "dns.count.queries",
+        "dns.count.answers",
+        "dns.qry.name",
+        "dns.resp.name",
+        "dns.resp.type",
+        "dns.a",
+        "dns.aaaa",
+    ];
+    let answers = "dns.flags.response == 1 && dns.flags.opcode == 0 && dns.flags.rcode == 0 && \
+                   (udp.srcport == 53 || udp.srcport == 5353 || tcp.srcport == 53)";
+    let mut command = Command::new("tshark");
+    command
+        .arg("-r")
+        .arg(mix)
+        .args(["-Y", answers, "-T", "fields"]);
+    let output = command
+        .args(fields.iter().flat_map(|field| ["-e", field]))
+        .output()
+        .unwrap();
+    let mut names: BTreeMap<IpAddr, Vec<String>> = BTreeMap::new();
+    for line in String::from_utf8(output.stdout).unwrap().lines() {
+        let cells: Vec<&str> = line.split('\t').collect();
+        let [queries, answers, query, owners, kinds, v4, v6] = cells[..] else {
+            panic!("{line}");
+        };
+        let list = |text: &str| -> Vec<String> {
+            let items = text.split(',').filter(|item| !item.is_empty());
+            items.map(str::to_lowercase).collect()
+        };
+        let (mut v4, mut v6) = (list(v4).into_iter(), list(v6).into_iter());
+        let answers = list(kinds).into_iter().take(answers.parse().unwrap());
+        // tshark has the owners of SRV records elsewhere.
+        let kinds: Vec<String> = answers.filter(|kind| kind != "33").collect();
+        let has_aliases = kinds.iter().any(|kind| kind == "5");
+        for (owner, kind) in list(owners).into_iter().zip(kinds) {
+            let address = match kind.as_str() {
+                "1" => v4.next().unwrap(),
+                "28" => v6.next().unwrap(),
+                _ => continue,
+            };
+            let name = match queries {
+                "1" if has_aliases => query.to_lowercase(),
+                _ => owner,
+            };
+            let known = names.entry(address.parse().unwrap()).or_default();
+            known.retain(|other| *other != name);
+            known.push(name);
+        }
+    }
+    names
+}
+
+#[test]
+fn names_that_were_asked_for_are_those_of_tshark() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = dir.path().join("log");
+    let mix = data_dir().join("labelled/mix-test/trace.pcap");
+    ok(record(&mix, &log).args(["--mode", "log-all"]));
+    let asked = asked(&mix);
+    let answer = top(&log, &["--by", "host", "--dns-names"]);
+    let hosts = answer["largest"].as_array().unwrap();
+    let mut named = 0;
+    for row in hosts {
+        let Ok(address) = row["host"].as_str().unwrap().parse::<IpAddr>() else {
+            continue;
+        };
+        let expected = asked.get(&address).map(|names| {
+            let last = names.last().unwrap();
+            match names.len() {
+                1 => last.clone(),
+                others @ 2..=5 => format!("{last} +{}", others - 1),
+                _ => format!("{last} +4 or more"),
+            }
+        });
+        assert_eq!(row["name"].as_str(), expected.as_deref(), "{address}");
+        named += usize::from(expected.is_some());
+    }
+    assert!(named > 200, "{named}");
+    // One of them, by all commands, with another name from a file.
+    let (address, names) = asked
+        .iter()
+        .find(|(address, names)| {
+            let found = || top(&log, &[&format!("host {address}")])["total"]["packets"] != 0;
+            names.len() == 1 && found()
+        })
+        .unwrap();
+    let filter = format!("host {address}");
+    let read = |arguments: &[&str]| {
+        let mut command = strata();
+        command
+            .arg("read")
+            .arg(&log)
+            .args(["-c", "1"])
+            .args(arguments);
+        ok(command.arg(&filter))
+    };
+    let is_named = |text: &str, name: &str| {
+        ["src", "dst"]
+            .iter()
+            .any(|end| text.contains(&format!(" {end}_name={name}")))
+    };
+    let text = read(&["--dns-names"]);
+    assert!(is_named(&text, &names[0]), "{text}");
+    let file = dir.path().join("names");
+    fs::write(&file, format!("{address} other\n")).unwrap();
+    let file = file.to_str().unwrap();
+    let text = read(&["--dns-names", "--names", file]);
+    assert!(is_named(&text, "other"), "{text}");
+    let object: Value = serde_json::from_str(&read(&["--json", "--names", file])).unwrap();
+    let ends = ["src", "dst"].map(|end| &object[format!("{end}_name")]);
+    assert!(ends.iter().any(|name| **name == "other"), "{object}");
+    assert!(!read(&[]).contains("_name="));
+    let mut grep = strata();
+    grep.arg("grep")
+        .arg(&log)
+        .args(["--dns-names", "-c", "1", "(?s).", &filter]);
+    let text = ok(&mut grep);
+    assert!(is_named(&text, &names[0]), "{text}");
+    // Where less payload was kept, it is said for how many answers.
+    let bare = dir.path().join("bare");
+    ok(record(&mix, &bare).args(["--mode", "log-minimum"]));
+    let output = strata()
+        .arg("top")
+        .arg(&bare)
+        .arg("--dns-names")
+        .output()
+        .unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    let cut = said
+        .split(" DNS answers, ")
+        .nth(1)
+        .and_then(|rest| rest.split(' ').next());
+    assert!(cut.unwrap().parse::<u32>().unwrap() > 100, "{said}");
 }
 
 #[test]

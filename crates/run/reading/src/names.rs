@@ -1,17 +1,30 @@
-//! Whose addresses are: names of hosts and networks from text files, countries and autonomous systems from
-//! databases in MaxMind's format.
+//! Whose addresses are: names of hosts and networks from text files and from recorded DNS answers, countries and
+//! autonomous systems from databases in MaxMind's format.
 //!
 //! Source: hosts(5); the MaxMind DB file format, version 2.0.
+
+mod answers;
+mod owners;
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
 use std::net::IpAddr;
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, anyhow, ensure};
 use ipnet::IpNet;
 use maxminddb::Reader;
 use serde_json::Value;
+use strata_query::{Find, Kept, PacketRows};
+use strata_terminal::selection::Logs;
+use strata_terminal::text;
+use strata_wire::dissect::protocol;
+use tracing::{info, warn};
+
+use crate::line::{Known, Line};
+use answers::Answers;
+pub(crate) use owners::Owners;
 
 /// A longer name is refused.
 const NAME_BYTES_MAX: usize = 255;
@@ -27,9 +40,14 @@ const COUNTRY: [&str; 4] = [
 const SYSTEM: [&str; 2] = ["/autonomous_system_number", "/asn"];
 const SYSTEM_NAME: [&str; 2] = ["/autonomous_system_organization", "/as_name"];
 
+/// The ports of servers of DNS, and of multicast DNS.
+const DNS_PORTS: [u16; 2] = [53, 5353];
+/// Addresses that are remembered.
+const ADDRESSES_MAX: usize = 1 << 17;
+
 /// Where names are found.
 #[derive(Debug, clap::Args)]
-pub(super) struct NamesArgs {
+pub(crate) struct NamesArgs {
     /// Read names of hosts and networks from this file: an address or a network and its name on
     /// each line, as in /etc/hosts. An address gets the name of the smallest network that contains
     /// it. May be given several times.
@@ -40,13 +58,20 @@ pub(super) struct NamesArgs {
     /// DB-IP, IPinfo). May be given several times.
     #[arg(long, value_name = "FILE")]
     mmdb: Vec<PathBuf>,
+
+    /// Take names of hosts from the DNS answers in these logs, from their beginning on, as far as
+    /// the payload was kept: the name that was asked for last, and how many others there were. A
+    /// name in --names comes first. The logs are read twice, the first time without the filter.
+    #[arg(long)]
+    dns_names: bool,
 }
 
 /// What is known about addresses.
 #[derive(Default)]
-pub(super) struct Names {
+pub(crate) struct Names {
     /// By length of the prefix.
     networks: BTreeMap<u8, HashMap<IpNet, String>>,
+    answers: Answers,
     databases: Vec<Database>,
 }
 
@@ -55,38 +80,19 @@ struct Database {
     reader: Reader<Vec<u8>>,
 }
 
-/// What is known about an address.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Known {
-    pub(super) name: Option<String>,
-    /// ISO 3166-1, two letters.
-    pub(super) country: Option<String>,
-    /// `AS15169 Google LLC`.
-    pub(super) system: Option<String>,
-}
-
-impl Known {
-    /// Each thing that is known, and what it is.
-    pub(super) fn parts(&self) -> impl Iterator<Item = (&'static str, &str)> {
-        let parts = [
-            ("name", &self.name),
-            ("country", &self.country),
-            ("as", &self.system),
-        ];
-        parts
-            .into_iter()
-            .filter_map(|(what, text)| Some((what, text.as_deref()?)))
-    }
-}
-
 impl NamesArgs {
     /// Whether there is a file of names.
-    pub(super) fn has_names(&self) -> bool {
+    pub(crate) fn has_names(&self) -> bool {
         !self.names.is_empty()
     }
 
+    /// Whether anything is to be known.
+    pub(crate) fn is_any(&self) -> bool {
+        self.has_names() || self.has_databases() || self.dns_names
+    }
+
     /// Whether there is a database.
-    pub(super) fn has_databases(&self) -> bool {
+    pub(crate) fn has_databases(&self) -> bool {
         !self.mmdb.is_empty()
     }
 
@@ -95,7 +101,7 @@ impl NamesArgs {
     /// # Errors
     ///
     /// If one cannot be read or understood; with its line, if it has lines.
-    pub(super) fn read(&self) -> Result<Names> {
+    pub(crate) fn read(&self) -> Result<Names> {
         let mut names = Names::default();
         for file in &self.names {
             let text = fs::read_to_string(file);
@@ -112,6 +118,75 @@ impl NamesArgs {
             });
         }
         Ok(names)
+    }
+
+    /// Reads the DNS answers of the logs, if they are wanted; those before `find` too.
+    ///
+    /// # Errors
+    ///
+    /// If a log cannot be read.
+    pub(crate) fn read_answers(
+        &self,
+        names: &mut Names,
+        logs: &Logs,
+        find: &Find<'_>,
+    ) -> Result<()> {
+        if !self.dns_names {
+            return Ok(());
+        }
+        // No filter finds ports within tunnels and behind tags.
+        let until = Find {
+            from_ns: None,
+            to_ns: find.to_ns,
+            filter: None,
+        };
+        let answers = &mut names.answers;
+        let mut rows: Vec<PacketRows> = (0..logs.len()).map(|_| PacketRows::default()).collect();
+        let read = logs.each(&until, &Kept::default(), |log, packet| {
+            let headers = rows[log].headers(packet);
+            let (is_udp, is_tcp) = headers.key.map_or((false, false), |key| {
+                let protocol = key.protocol;
+                (protocol == protocol::UDP, protocol == protocol::TCP)
+            });
+            let is_answer = DNS_PORTS.contains(&headers.endpoints().0.port);
+            if !is_answer || !(is_udp || is_tcp) {
+                return Ok(ControlFlow::Continue(()));
+            }
+            let line = Line::of(packet, &headers);
+            // Over TCP, the length of a message comes first (RFC 1035 §4.2.2).
+            let message = line.payload().get(if is_tcp { 2.. } else { 0.. });
+            if let Some(message) = message {
+                answers.message(message);
+            }
+            Ok(ControlFlow::Continue(()))
+        });
+        let read = read.context("--dns-names")?;
+        answers.say(read.damage.len());
+        Ok(())
+    }
+}
+
+impl Answers {
+    /// Says how far the names can be trusted.
+    fn say(&self, damaged: usize) {
+        let hosts = text::count_of(self.addresses() as u64, "host");
+        let answers = text::count_of(self.messages, "DNS answer");
+        match self.cut {
+            0 => info!("names of {hosts} from {answers}"),
+            cut => info!(
+                "names of {hosts} from {answers}, {cut} of them incomplete: their payload was not kept whole"
+            ),
+        }
+        if self.beyond > 0 {
+            warn!(
+                "{} of DNS answers left out: there was no memory for more",
+                text::count_of(self.beyond, "name")
+            );
+        }
+        if damaged > 0 {
+            let places = text::count_of(damaged as u64, "damaged place");
+            warn!("--dns-names: {places} in the log: names may be missing");
+        }
     }
 }
 
@@ -158,13 +233,24 @@ impl Names {
         })
     }
 
-    /// The name of an address, or of the smallest network that has it.
-    pub(super) fn name(&self, address: IpAddr) -> Option<String> {
+    /// The name of the smallest network that has an address: of the address alone, perhaps.
+    pub(crate) fn network(&self, address: IpAddr) -> Option<String> {
         let (network, name) = self.network_of(address)?;
-        Some(match network.prefix_len() == network.max_prefix_len() {
+        Some(match is_host(network) {
             true => name.to_owned(),
             false => format!("{name} ({network})"),
         })
+    }
+
+    /// The name of an address: from a file, from DNS answers, or else of its network.
+    pub(crate) fn name(&self, address: IpAddr) -> Option<String> {
+        match self.network_of(address) {
+            Some((network, name)) if is_host(network) => Some(name.to_owned()),
+            _ => match self.answers.name(address) {
+                Some(asked) => Some(asked.to_string()),
+                None => self.network(address),
+            },
+        }
     }
 
     /// What the databases have of an address, where `find` looks.
@@ -190,7 +276,7 @@ impl Names {
     /// # Errors
     ///
     /// If a database is damaged.
-    pub(super) fn country(&self, address: IpAddr) -> Result<Option<String>> {
+    pub(crate) fn country(&self, address: IpAddr) -> Result<Option<String>> {
         self.looked_up(address, |record| {
             let text = |place: &&str| record.pointer(place)?.as_str().map(str::to_owned);
             COUNTRY.iter().find_map(text)
@@ -202,7 +288,7 @@ impl Names {
     /// # Errors
     ///
     /// If a database is damaged.
-    pub(super) fn system(&self, address: IpAddr) -> Result<Option<String>> {
+    pub(crate) fn system(&self, address: IpAddr) -> Result<Option<String>> {
         self.looked_up(address, |record| {
             let number = SYSTEM
                 .iter()
@@ -223,12 +309,44 @@ impl Names {
     /// # Errors
     ///
     /// If a database is damaged.
-    pub(super) fn known(&self, address: IpAddr) -> Result<Known> {
+    pub(crate) fn known(&self, address: IpAddr) -> Result<Known> {
         Ok(Known {
             name: self.name(address),
             country: self.country(address)?,
             system: self.system(address)?,
         })
+    }
+}
+
+fn is_host(network: IpNet) -> bool {
+    network.prefix_len() == network.max_prefix_len()
+}
+
+/// Something of each address that was looked up: most packets are of few addresses.
+pub(crate) struct ByAddress<T>(HashMap<IpAddr, T>);
+
+impl<T> Default for ByAddress<T> {
+    fn default() -> Self {
+        Self(HashMap::new())
+    }
+}
+
+impl<T: Clone> ByAddress<T> {
+    /// What is remembered of an address, or found now.
+    ///
+    /// # Errors
+    ///
+    /// Those of `find`.
+    pub(crate) fn of(&mut self, address: IpAddr, find: impl FnOnce() -> Result<T>) -> Result<T> {
+        if let Some(known) = self.0.get(&address) {
+            return Ok(known.clone());
+        }
+        if self.0.len() >= ADDRESSES_MAX {
+            self.0.clear();
+        }
+        let found = find()?;
+        self.0.insert(address, found.clone());
+        Ok(found)
     }
 }
 

@@ -14,10 +14,38 @@ use strata_wire::{
 /// EtherTypes that are shown by name, beside those of IP and ARP.
 const NAMED: [(u16, &str); 3] = [(0x888e, "EAPOL"), (0x88cc, "LLDP"), (0x8863, "PPPoE")];
 
+/// What is known about an address.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Known {
+    pub(crate) name: Option<String>,
+    /// ISO 3166-1, two letters.
+    pub(crate) country: Option<String>,
+    /// `AS15169 Google LLC`.
+    pub(crate) system: Option<String>,
+}
+
+impl Known {
+    /// Each thing that is known, and what it is.
+    pub(crate) fn parts(&self) -> impl Iterator<Item = (&'static str, &str)> {
+        let parts = [
+            ("name", &self.name),
+            ("country", &self.country),
+            ("as", &self.system),
+        ];
+        parts
+            .into_iter()
+            .filter_map(|(what, text)| Some((what, text.as_deref()?)))
+    }
+}
+
+/// What is known about source and destination.
+pub(crate) type Ends = [Known; 2];
+
 /// A packet and its headers, in which later fragments have the ports of their first one.
 pub(crate) struct Line<'a> {
-    pub(crate) packet: &'a LoggedPacket<'a>,
-    pub(crate) headers: &'a Headers,
+    packet: &'a LoggedPacket<'a>,
+    headers: &'a Headers,
+    ends: Ends,
 }
 
 impl fmt::Display for Line<'_> {
@@ -44,7 +72,48 @@ impl fmt::Display for Line<'_> {
             "  class={} reason={}",
             Printable(class),
             Printable(&judged.reason())
-        )
+        )?;
+        for (what, text) in self.known() {
+            let quote = if text.contains(' ') { "\"" } else { "" };
+            write!(f, " {what}={quote}{}{quote}", Printable(text))?;
+        }
+        Ok(())
+    }
+}
+
+impl<'a> Line<'a> {
+    pub(crate) fn of(packet: &'a LoggedPacket<'a>, headers: &'a Headers) -> Self {
+        Self {
+            packet,
+            headers,
+            ends: Ends::default(),
+        }
+    }
+
+    /// With what is known about its ends.
+    pub(crate) fn with(self, ends: Ends) -> Self {
+        Self { ends, ..self }
+    }
+
+    /// What follows the headers, as far as it was kept, without the padding of a short frame.
+    pub(crate) fn payload(&self) -> &'a [u8] {
+        let data = self.packet.data;
+        let rest = usize::try_from(self.headers.header_len).ok();
+        let rest = rest.and_then(|start| data.get(start..)).unwrap_or(&[]);
+        let length = self
+            .length()
+            .and_then(|length| usize::try_from(length).ok());
+        // Lengths that contradict each other: all of it.
+        length.map_or(rest, |length| &rest[..length.min(rest.len())])
+    }
+
+    /// What is known about the ends, by the names of columns.
+    fn known(&self) -> impl Iterator<Item = (String, &str)> {
+        let ends = ["src", "dst"].into_iter().zip(&self.ends);
+        ends.flat_map(|(end, known)| {
+            let parts = known.parts();
+            parts.map(move |(what, text)| (format!("{end}_{what}"), text))
+        })
     }
 }
 
@@ -60,6 +129,8 @@ impl Line<'_> {
         for (name, value) in more {
             object.extend(value.map(|value| (name.to_owned(), value)));
         }
+        let known = self.known();
+        object.extend(known.map(|(what, text)| (what, Value::from(text))));
         object
     }
 

@@ -1,0 +1,129 @@
+//! `--anonymize`: packets with other addresses and without payload, for people outside.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fs::File;
+use std::io::{Read as _, Write};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result, anyhow};
+use strata_anonymize::{Anonymizer, Key, Left};
+use strata_capture::{CaptureWriter, PacketRef};
+use strata_query::{FileFormat, LoggedPacket};
+use strata_terminal::text;
+use strata_wire::pcapng::options::{self, code};
+use strata_wire::{Interface, LinkType};
+use tracing::warn;
+
+/// Bytes of a file that are read: more is no key.
+const KEY_BYTES_MAX: u64 = 4 << 10;
+/// That of interfaces whose packets were captured whole.
+const SNAPLEN: u32 = 262_144;
+
+#[derive(Debug, clap::Args)]
+pub(super) struct AnonymizeArgs {
+    /// Replace addresses, and write no payload, comments or metadata: for people who may see the
+    /// traffic, but not whose it is. IP addresses are replaced by Crypto-PAn under the 32-byte key
+    /// in this file (`openssl rand -hex 32` makes one), so that networks stay together. Headers
+    /// that are not understood are cut too. Ports, times and lengths stay, and may tell more than
+    /// you want. For pcapng and pcap.
+    #[arg(long, value_name = "KEYFILE", conflicts_with = "tls_keys")]
+    pub(super) anonymize: Option<PathBuf>,
+}
+
+impl AnonymizeArgs {
+    /// What replaces addresses, if that is wanted.
+    pub(super) fn anonymizer(&self) -> Result<Option<Anonymizer>> {
+        let Some(file) = &self.anonymize else {
+            return Ok(None);
+        };
+        Ok(Some(Anonymizer::new(&read(file)?)))
+    }
+}
+
+fn read(file: &Path) -> Result<Key> {
+    let named = file.display();
+    let mut bytes = Vec::new();
+    let opened = File::open(file);
+    let read = opened.and_then(|opened| opened.take(KEY_BYTES_MAX).read_to_end(&mut bytes));
+    read.with_context(|| format!("{named}: cannot read the key of --anonymize"))?;
+    Key::parse(&bytes).map_err(|problem| anyhow!("{named}: {problem}"))
+}
+
+/// A capture file with packets of one log or several, that has nothing else of them.
+pub(super) struct AnonymizedFile<W: Write> {
+    writer: CaptureWriter<W>,
+    anonymizer: Anonymizer,
+    /// Numbers in the file, by log and number of the interface there.
+    interfaces: HashMap<(usize, u16), u16>,
+    /// Packets of link types that are not understood.
+    emptied: BTreeMap<LinkType, u64>,
+    left: Vec<u8>,
+}
+
+impl<W: Write> AnonymizedFile<W> {
+    pub(super) fn new(output: W, format: FileFormat, anonymizer: Anonymizer) -> Result<Self> {
+        Ok(Self {
+            writer: match format {
+                FileFormat::Pcap => CaptureWriter::pcap(output),
+                FileFormat::PcapNg => CaptureWriter::pcapng(output)?,
+            },
+            anonymizer,
+            interfaces: HashMap::new(),
+            emptied: BTreeMap::new(),
+            left: Vec::new(),
+        })
+    }
+
+    fn interface(&mut self, log: usize, packet: &LoggedPacket<'_>) -> Result<u16> {
+        let key = (log, packet.interface);
+        if let Some(&number) = self.interfaces.get(&key) {
+            return Ok(number);
+        }
+        let number = u16::try_from(self.interfaces.len()).context("too many interfaces")?;
+        let mut interface = Interface::new(packet.link, SNAPLEN);
+        // Without it, times would be others.
+        if let Some(shift) = options::find(&packet.described.options, code::IF_TSOFFSET) {
+            options::push(&mut interface.options, code::IF_TSOFFSET, shift)?;
+        }
+        self.writer.interface(number, &interface)?;
+        self.interfaces.insert(key, number);
+        Ok(number)
+    }
+
+    /// Writes what may be left of a packet of the log with this number.
+    pub(super) fn packet(&mut self, log: usize, packet: &LoggedPacket<'_>) -> Result<()> {
+        let interface = self.interface(log, packet)?;
+        match self
+            .anonymizer
+            .packet(packet.link, packet.data, &mut self.left)
+        {
+            Left::Beginning => {}
+            Left::Nothing => {
+                let emptied = self.emptied.entry(packet.link).or_insert(0);
+                *emptied = emptied.saturating_add(1);
+            }
+        }
+        self.writer.packet(&PacketRef {
+            ts_ns: packet.ts_ns,
+            interface,
+            wire_len: packet.wire_len.max(packet.captured_len),
+            data: &self.left,
+            options: &[],
+            has_timestamp: packet.has_timestamp,
+        })?;
+        Ok(())
+    }
+
+    /// Ends the file; returns the number of packets of which not a byte is left.
+    pub(super) fn finish(self) -> Result<u64> {
+        self.writer.finish()?.flush()?;
+        for (link, packets) in &self.emptied {
+            warn!(
+                "--anonymize: {} of {link} written without a byte: headers of this link type are not \
+                 understood",
+                text::count_of(*packets, "packet")
+            );
+        }
+        Ok(self.emptied.values().sum())
+    }
+}
