@@ -4,6 +4,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
+use strata_anonymize::{Anonymizer, Key};
 use strata_fuzz::{Bounded, Chooser, LINKS};
 use strata_sketch::PacketFacts;
 use strata_wire::dissect::{Headers, dissect};
@@ -43,6 +44,10 @@ fuzz_target!(|bytes: &[u8]| {
     };
     let (left_out, _) = same_bytes(link, packet, packet.len(), differing, &mut same);
     assert_eq!(left_out + same.len(), packet.len());
+    let key = Key::parse(&[7; 32]).expect("32 bytes are a key");
+    let mut anonymized = Vec::new();
+    let _ = Anonymizer::new(&key).packet(link, packet, &mut anonymized);
+    assert!(anonymized.len() <= packet.len());
     if inner.fragment.is_some_and(|fragment| !fragment.first) {
         assert_eq!(
             inner.transport_len, 0,
