@@ -9,8 +9,8 @@ LABELLED := $(or $(STRATA_DATA),../shared/data)/labelled
 DEMO := target/demo
 
 # Peers that tests and benchmarks compare with, as Debian packages.
-PEERS := age curl ethtool jq nfdump openssl tshark tcpdump libpcap-dev wireshark-common strace libibverbs-dev systemd \
-    python3-cryptography
+PEERS := age bzip2 curl ethtool jq nfdump openssl tshark tcpdump libpcap-dev wireshark-common strace libibverbs-dev systemd \
+    python3-cryptography xz-utils
 # What the page is built with, and the browser of its tests.
 CHROMIUM = $(shell for one in $(STRATA_CHROMIUM) chromium chromium-browser; do command -v $$one && break; done)
 PAGE_PEERS = $(strip $(if $(shell command -v npm),,nodejs npm) $(if $(CHROMIUM),,chromium))
@@ -115,8 +115,6 @@ test-sql:
 demo: recorder
 	@sh demo/run.sh $(STRATA) $(DEMO)
 
-# Many tests wait for a program or a time: one thread more than there are CPUs.
-test: export RUST_TEST_THREADS ?= $(shell expr $$(nproc) + 1)
 # What builds in a directory of its own runs beside the rest: one of the two often waits, for a download or for the one
 # large crate that all others need. Then the tests, some of which send at a rate: beside nothing.
 test:
@@ -191,7 +189,7 @@ tools:
 	    apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $(PAGE_PEERS) >/dev/null; \
 	else echo "missing for the page and its tests; on Debian: apt-get install $(PAGE_PEERS)"; fi
 	@missing=; \
-	for tool in age curl ethtool jq nfpcapd openssl tshark tcpdump capinfos strace systemd-analyze; do command -v $$tool >/dev/null || missing="$$missing $$tool"; done; \
+	for tool in age bzip2 curl ethtool jq nfpcapd openssl tshark tcpdump capinfos strace systemd-analyze xz; do command -v $$tool >/dev/null || missing="$$missing $$tool"; done; \
 	[ -e /usr/include/pcap/pcap.h ] || missing="$$missing libpcap-dev"; \
 	python3 -c 'import cryptography' 2>/dev/null || missing="$$missing python3-cryptography"; \
 	[ -e /usr/include/infiniband/verbs.h ] || missing="$$missing libibverbs-dev"; \

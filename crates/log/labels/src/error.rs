@@ -46,7 +46,9 @@ pub enum ValueError {
         source: ParseIntError,
     },
     /// Not a time in a known form.
-    #[error("'{0}' is not a time")]
+    #[error(
+        "'{0}' is not a time: write 2026-01-31T13:05:00Z, 2026-01-31 13:05:00 or seconds since 1970"
+    )]
     Time(String),
     /// A column of conditions that is not known.
     #[error(
@@ -98,7 +100,7 @@ pub enum LineError {
         before: Label,
     },
     /// A line of Zeek's with another number of fields than its head names.
-    #[error("{found} fields, not {named}")]
+    #[error("{found} fields, but #fields names {named}")]
     Fields {
         /// How many the line has.
         found: usize,

@@ -70,7 +70,7 @@ pub enum CaptureError {
     /// Reading or decompressing failed.
     #[error(
         "{place}: cannot read further: {source}; the packets before this place were read; check \
-         the file itself (gzip -t or zstd -t for a compressed one)"
+         the file itself (gzip -t, or -t of the program that compressed it)"
     )]
     Read {
         /// Where reading stopped.
@@ -97,7 +97,7 @@ pub enum CaptureError {
     },
     /// The first bytes are not those of a supported format.
     #[error(
-        "{place}: {found}; strata reads pcap and pcapng, plain or compressed with gzip or zstd: {advice}"
+        "{place}: {found}; strata reads pcap and pcapng, plain or compressed with gzip, zstd, xz or bzip2: {advice}"
     )]
     UnknownFormat {
         /// Byte 0.
@@ -202,7 +202,7 @@ pub enum WarningKind {
         "the file ends in the middle of a packet or block that starts here; all packets before it were read"
     )]
     Truncated,
-    /// The gzip or zstd stream ends early.
+    /// The compressed stream ends early.
     #[error("the compressed stream ends early; all packets before this place were read")]
     CompressionTruncated,
     /// A timestamp does not fit 64 bits of nanoseconds since 1970: it was shifted, and the file's is

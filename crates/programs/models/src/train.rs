@@ -54,7 +54,7 @@ pub(crate) struct TrainArgs {
     #[arg(long, value_name = "TEXT", default_value = "")]
     description: String,
 
-    /// Use these features, separated by commas.
+    /// Use only these features, separated by commas: columns that `strata features` writes.
     #[arg(long, value_name = "LIST")]
     features: Option<String>,
 

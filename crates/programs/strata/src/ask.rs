@@ -185,11 +185,13 @@ pub(crate) struct Args {
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Logs")]
 struct OfLogs {
-    /// Select packets from this time on, written as for `strata export`.
+    /// Select packets from this time on: 13:05, 2026-01-31T13:05 (both local time),
+    /// 2026-01-31T13:05:00Z, or seconds since 1970. A time without a date is on the day of the
+    /// log's first packet.
     #[arg(long, value_name = "TIME")]
     from: Option<String>,
 
-    /// Select packets before this time.
+    /// Select packets before this time, written in the same way.
     #[arg(long, value_name = "TIME")]
     to: Option<String>,
 

@@ -21,8 +21,8 @@ use strata_terminal::text::not_a_duration;
 /// Arguments of `strata status`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-If several recordings run, each has a line: packets lost before they reached Strata and inside it,
-and the recording's socket, for --socket. --json needs a single recording.
+If several recordings run, each has a line, with its lost packets (before they reached Strata and
+inside it, added up) and its socket, for --socket. --json needs a single recording.
 
 Examples:
   strata status

@@ -3,7 +3,7 @@
 use std::io::Write;
 
 use anyhow::Result;
-use strata_capture::live::{ANY, Device, HostUses};
+use strata_capture::live::{ANY, Device, HostUses, interface_names};
 use strata_terminal::confined::NetnsArgs;
 use strata_terminal::output::{print_json, standard};
 use strata_wire::Printable;
@@ -14,7 +14,7 @@ use strata_wire::Printable;
 Example:
   strata interfaces eth0")]
 pub(crate) struct Args {
-    /// List only these interfaces.
+    /// List only these interfaces, by name, altname or number.
     #[arg(value_name = "NAME")]
     names: Vec<String>,
 
@@ -78,7 +78,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let devices: Vec<Device> = if args.names.is_empty() {
         Device::all()?
     } else {
-        let named = args.names.iter().map(|name| Device::named(name));
+        let names = interface_names(&args.names);
+        let named = names.iter().map(|name| Device::named(name));
         named.collect::<Result<_, _>>()?
     };
     let uses = match &devices[..] {

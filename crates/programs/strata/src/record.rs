@@ -77,7 +77,8 @@ const CLASSIFICATION: &str = "Classification";
 #[derive(Debug, clap::Args)]
 #[command(group = clap::ArgGroup::new("input"))]
 pub(crate) struct DataPathArgs {
-    /// Read packets from this file: pcap or pcapng, plain, gzip or zstd; - is standard input.
+    /// Read packets from this file: pcap or pcapng, plain, gzip, zstd, xz or bzip2; - is standard
+    /// input.
     /// Several files are merged in time order.
     #[arg(short = 'r', long = "read", value_name = "FILE", group = "input",
         help_heading = Resettable::Reset)]
@@ -104,7 +105,7 @@ pub(crate) struct DataPathArgs {
 
     /// Set the logging mode: default, log-all, log-partial, log-sampled, log-minimum, or a mode of
     /// the configuration file. If given more than once, the mode that keeps the most decides for
-    /// each packet. By default the mode that the configuration file sets, else default.
+    /// each packet. By default the mode that the configuration file sets, else the mode `default`.
     #[arg(long, value_name = "NAME", env = "STRATA_MODE", value_delimiter = ',',
         help_heading = CLASSIFICATION)]
     mode: Vec<String>,
@@ -384,7 +385,7 @@ fn run_with(
         info!(
             kind = "hash_seed",
             hash_seed,
-            "flow keys were random: to repeat this recording exactly, give --hash-seed {hash_seed}"
+            "flows were hashed with a random seed: to repeat this recording exactly, give --hash-seed {hash_seed}"
         );
     }
     // A failure is returned even without a reader for the summary.

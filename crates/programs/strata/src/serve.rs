@@ -38,15 +38,15 @@ Examples:
       --user-header X-Forwarded-User
 
 Without --token-file, --tls-ca and --trust-proxy, only a loopback address is accepted, and every
-user of this machine may do everything. A token file has one token of at least 16 bytes per line,
-as in
+user of this machine may do everything. Each line of a token file has a role and a token of at least
+16 bytes:
 
   change 4f2a...
   look 91c0...
 
-with a role before it: look (see everything but payload), payload (see payload, too) or change (also
-change recordings); without a role, it is change. HTTP is not encrypted: on a shared network, give
---tls-cert, or put a proxy with TLS in front.")]
+The role is look (see everything but payload), payload (see payload, too) or change (also change
+recordings). A token without a role has the role change. HTTP is not encrypted: on a shared network,
+give --tls-cert, or put a proxy with TLS in front.")]
 pub(crate) struct Args {
     /// Show the logs in these directories.
     #[arg(value_name = "LOG", required_unless_present = "socket")]
@@ -70,12 +70,13 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE", requires = "tls_key")]
     tls_cert: Option<PathBuf>,
 
-    /// Read the private key of the certificate (PEM) from this file, readable by its owner only.
+    /// Read the private key of the certificate (PEM) from this file, which only its owner and its
+    /// group may access.
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     tls_key: Option<PathBuf>,
 
-    /// Admit only browsers with a client certificate of these authorities (PEM). With --token-file,
-    /// users must also log in.
+    /// Admit only browsers with a client certificate that one of the authorities in this file (PEM)
+    /// has issued. With --token-file, users must also log in.
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     tls_ca: Option<PathBuf>,
 

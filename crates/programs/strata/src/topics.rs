@@ -26,7 +26,7 @@ Filters are those of tcpdump (pcap-filter(7)), and mean the same. They go after 
   not, and, or, ( )                    quote parentheses and < > for the shell
 
 A filter of a log sees only what was kept: a test of payload matches no packet of which only
-headers were kept, and Strata reports how many packets could not be tested.
+headers were kept.
 
 See also: strata help times; strata export --help.
 ",

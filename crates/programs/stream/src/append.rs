@@ -13,7 +13,7 @@ use strata_terminal::confined::SandboxArgs;
 use strata_terminal::output::standard;
 use strata_terminal::signals::stop_on_signal;
 use strata_terminal::text;
-use strata_wire::{exact, grouped, human_bytes, unix_ns};
+use strata_wire::{exact, human_bytes, unix_ns};
 
 use super::place::{Place, PlaceArgs};
 
@@ -383,14 +383,14 @@ pub(super) fn run(args: &Args) -> Result<()> {
     }
     if lost > 0 {
         bail!(
-            "{} records were lost with a stripe that failed",
-            grouped(lost)
+            "{} lost with a stripe that failed",
+            text::count_of(lost, "record")
         );
     }
     if too_long > 0 {
         bail!(
-            "{} records were too long for the stream and are not in it",
-            grouped(too_long)
+            "{} left out: too long for the stream",
+            text::count_of(too_long, "record")
         );
     }
     Ok(())

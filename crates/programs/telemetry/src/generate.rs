@@ -50,7 +50,7 @@ pub(super) struct Args {
     #[arg(long, value_enum, value_name = "NAME", default_value_t = Profile::Mix)]
     profile: Profile,
 
-    /// Send this many reports per second, with k or M; 0 sends them as fast as possible.
+    /// Send this many reports per second, as in 500, 20k or 2M; 0 sends them as fast as possible.
     #[arg(long, value_name = "N", default_value = "10k", value_parser = text::number)]
     rate: u64,
 
@@ -58,8 +58,8 @@ pub(super) struct Args {
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
 
-    /// Stop after this many reports, with k or M; with fat-tree, all reports of the last packet are
-    /// still sent.
+    /// Stop after this many reports, as in 500, 20k or 2M; with fat-tree, all reports of the last
+    /// packet are still sent.
     #[arg(short = 'c', long, value_name = "N", value_parser = text::number)]
     reports: Option<u64>,
 
@@ -67,8 +67,8 @@ pub(super) struct Args {
     #[arg(long, value_name = "SECONDS", value_parser = bounded::seconds)]
     duration: Option<f64>,
 
-    /// Use this many keys, with k or M; 100k by default, at most 4,194,304. With fat-tree, use this
-    /// many flows; 200 by default.
+    /// Use this many keys, as in 500, 20k or 2M; 100k by default, at most 4,194,304. With fat-tree,
+    /// use this many flows; 200 by default.
     #[arg(long = "key-count", value_name = "N", value_parser = text::number)]
     keys: Option<u64>,
 

@@ -142,8 +142,8 @@ pub(super) struct Args {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=4))]
     redundancy: Option<u8>,
 
-    /// Limit the number of writes to memory per second, with k or M. Reports beyond the limit are
-    /// dropped and counted, and requested again from reporters that still have them.
+    /// Limit the number of writes to memory per second, as in 500, 20k or 2M. Reports beyond the
+    /// limit are dropped and counted, and requested again from reporters that still have them.
     #[arg(long = "write-rate", value_name = "N", value_parser = text::number)]
     rate: Option<u64>,
 

@@ -8,5 +8,5 @@ use crate::error::{At as _, Result};
 pub(crate) fn seed() -> Result<u64> {
     getrandom::u64()
         .map_err(io::Error::other)
-        .at_with(|| "no randomness".to_owned())
+        .at_with(|| "cannot get random numbers from the operating system".to_owned())
 }

@@ -179,8 +179,8 @@ pub fn run(args: &Args) -> Result<()> {
     }
     if streams.forgotten() > 0 {
         warn!(
-            "{} forgotten, because too many were searched at once: a match across packets may be \
-             missing; select fewer, with a filter or --from and --to",
+            "{} of TCP connections forgotten, because more than 65,536 were searched at once: a match \
+             across packets may be missing; select fewer, with a filter or --from and --to",
             text::count_of(streams.forgotten(), "direction")
         );
     }

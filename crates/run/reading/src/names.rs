@@ -179,7 +179,8 @@ impl Answers {
         }
         if self.beyond > 0 {
             warn!(
-                "{} of DNS answers left out: there was no memory for more",
+                "{} of DNS answers left out: names take at most 128 MiB of memory; with an earlier --to, fewer \
+                 answers are read",
                 text::count_of(self.beyond, "name")
             );
         }

@@ -38,11 +38,12 @@ Examples:
   strata top log/ --by pair --graph | dot -Tsvg > hosts.svg
   strata top tap1/ tap2/ --by port 'udp'
 
-A packet in a tunnel counts for the innermost flow. By host and by port, a packet counts for both
-of its ends, so that shares may add up to 200 %; the line 'counted twice' subtracts the second
-count. At most 1,000,000 distinct flows, hosts and so on (keys) are counted one by one, packets of
-further keys together. A log can be counted while it is being recorded, except for packets that
-are still in memory. A packet that is in several logs is counted once for each.
+A packet in a tunnel counts for the innermost flow. By host, port, network, country and as, a
+packet counts for both of its ends, so that shares may add up to 200 %; the line 'counted twice'
+subtracts the second count. At most 1,000,000 distinct keys (flows, hosts and so on) are counted
+separately; packets of further keys are counted together. A log can be counted while it is being
+recorded, except for packets that are still in memory. A packet that is in several logs is counted
+once for each.
 
 Exit status: 0 if all selected packets are counted; 1 if not, because packets are damaged, or lack
 the definition of their interface or verdict, or the filter cannot be applied to any interface of

@@ -59,7 +59,7 @@ pub enum PeerError {
         source: MessageError,
     },
     /// A message that does not belong there.
-    #[error("{peer}: an unexpected message")]
+    #[error("{peer}: unexpected message; do both ends run the same version of Strata?")]
     Unexpected {
         /// The other end.
         peer: String,

@@ -22,7 +22,7 @@ pub struct KeyArgs {
     key: Option<PathBuf>,
 
     /// Look for this kind of tunnel on this UDP port, too, as in vxlan=8473; may be given several
-    /// times. A log has the ports that it was recorded with, unless a relay wrote it.
+    /// times. The log has the ports that were set when it was recorded, unless a relay wrote it.
     #[arg(
         long,
         value_name = "NAME=PORT",

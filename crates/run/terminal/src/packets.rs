@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::Result;
 use strata_archive::ArchiveError;
-use strata_capture::live::{Live, LiveNext, LiveOptions};
+use strata_capture::live::{Live, LiveNext, LiveOptions, interface_names};
 use strata_capture::{Input, InputOptions, Next, PacketRef, Packets};
 use strata_filter::Filter;
 use strata_query::{ByLink, Find, LoggedPacket, packets_until};
@@ -103,13 +103,13 @@ pub fn live(
     take: &mut impl Take,
 ) -> Result<Vec<(String, u64)>> {
     let mut options = LiveOptions::default();
-    options.interfaces = interfaces.to_vec();
+    options.interfaces = interface_names(interfaces);
     options.snaplen = SNAPLEN;
     options.filter.clone_from(&filter);
     options.opener = sandbox.opener();
     let mut live = Live::open(&options, 1)?.remove(0);
     let mut reach = take.prepare()?;
-    reach.interfaces = interfaces.to_vec();
+    reach.interfaces.clone_from(&options.interfaces);
     sandbox.confine(&reach)?;
     // Else the kernel does it.
     take.begin(filter.filter(|_| live.filter_in_user_space().is_some()))?;

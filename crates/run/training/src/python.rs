@@ -33,8 +33,8 @@ pub fn check() -> Result<()> {
         .with_context(|| format!("{}: cannot run", python.display()))?;
     if !has_package.success() {
         bail!(
-            "{} has no package `strata`: run `make python`, or install it (pip install ./python) \
-             and name its interpreter in the variable STRATA_PYTHON",
+            "{} cannot import the package `strata`: run `make python`, or install the package (pip install \
+             ./python) and set STRATA_PYTHON to the interpreter that has it",
             python.display()
         );
     }
@@ -62,6 +62,8 @@ pub fn run(arguments: Vec<OsString>) -> Result<()> {
             let code = u8::try_from(code).context("the exit status of the package `strata`")?;
             Err(Ended(code).into())
         }
-        None => bail!("the package `strata` was ended by a signal"),
+        None => bail!(
+            "the Python package `strata` was ended by a signal; if memory ran out, `dmesg` says so"
+        ),
     }
 }

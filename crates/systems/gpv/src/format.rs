@@ -28,7 +28,7 @@ impl FormatError {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum NotCarried {
     /// The paper's header holds an IPv4 5-tuple.
-    #[error("not IPv4: the format of section 6.2 carries IPv4 only")]
+    #[error("not IPv4: the format of the *Flow paper (section 6.2) carries IPv4 only")]
     Family,
     /// The paper's header holds 8 bits of ingress port.
     #[error("ingress port {0} does not fit into 8 bits")]

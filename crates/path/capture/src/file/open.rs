@@ -8,7 +8,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use bzip2::bufread::MultiBzDecoder;
 use flate2::bufread::MultiGzDecoder;
+use lzma_rust2::XzReader;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
@@ -29,6 +31,8 @@ pub(super) enum Format {
 
 /// Bytes read from a compressed file at a time.
 const COMPRESSED_BYTES: usize = 128 << 10;
+/// Memory of an xz decompressor: `xz -9` needs 64 MiB, and a file could ask for 4 GiB.
+const XZ_MEMORY_KIB: u32 = 256 << 10;
 
 /// An opened input, from its first byte on.
 pub(super) enum Opened {
@@ -67,6 +71,14 @@ pub(super) fn open(path: &Path, stop: Option<&Arc<AtomicBool>>) -> Result<Opened
         None => Box::new(whole),
         Some(Compression::Gzip) => {
             let decoder = MultiGzDecoder::new(Buffered::new(whole));
+            Box::new(Careful::new(decoder))
+        }
+        Some(Compression::Xz) => {
+            let decoder = XzReader::new_mem_limit(Buffered::new(whole), true, XZ_MEMORY_KIB);
+            Box::new(Careful::new(Bounded(decoder)))
+        }
+        Some(Compression::Bzip2) => {
+            let decoder = MultiBzDecoder::new(Buffered::new(whole));
             Box::new(Careful::new(decoder))
         }
         Some(Compression::Zstd) => {
@@ -251,16 +263,35 @@ impl<R: Read> Read for Careful<R> {
     }
 }
 
+/// An xz decompressor that says what to do if it would need too much memory.
+struct Bounded<R>(R);
+
+impl<R: Read> Read for Bounded<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.0.read(buffer).map_err(|error| match error.kind() {
+            ErrorKind::OutOfMemory => io::Error::other(
+                "its xz stream needs more than 256 MiB of memory: decompress it with `xz -d`",
+            ),
+            _ => error,
+        })
+    }
+}
+
 enum Compression {
     Gzip,
     Zstd,
+    Xz,
+    Bzip2,
 }
 
 impl Compression {
-    /// RFC 1952 section 2.3.1; RFC 8878 sections 3.1.1 and 3.1.2.
+    /// RFC 1952 section 2.3.1; RFC 8878 sections 3.1.1 and 3.1.2; the .xz file format, section 2.1.1.1. bzip2 has no
+    /// specification but its program: `BZh` and the size of blocks.
     fn by_magic(start: &[u8]) -> Option<Self> {
         match start {
             [0x1f, 0x8b, ..] => Some(Self::Gzip),
+            [0xfd, b'7', b'z', b'X'] => Some(Self::Xz),
+            [b'B', b'Z', b'h', b'1'..=b'9'] => Some(Self::Bzip2),
             [0x28, 0xb5, 0x2f, 0xfd] | [0x50..=0x5f, 0x2a, 0x4d, 0x18] => Some(Self::Zstd),
             _ => None,
         }
@@ -400,8 +431,6 @@ const UNSUPPORTED: &[(&[u8], &str, &str)] = &[
         "this is an IXIA software capture",
         CONVERT,
     ),
-    (b"BZh", "this is a bzip2 file", UNPACK),
-    (b"\xfd7zXZ\0", "this is an xz file", UNPACK),
     (b"\x04\x22\x4d\x18", "this is an lz4 file", UNPACK),
     (b"PK\x03\x04", "this is a zip archive", UNPACK),
     (

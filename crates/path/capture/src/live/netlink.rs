@@ -1,4 +1,4 @@
-//! Dumps of the kernel's tables over rtnetlink, as far as [`uses`](super::uses) needs them.
+//! Dumps of the kernel's tables over rtnetlink, as far as this folder needs them.
 //!
 //! Written here, since a few attributes of five tables are all that is read: crates for netlink
 //! model every attribute of every table.

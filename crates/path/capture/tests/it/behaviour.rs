@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io::Write;
+use std::process::{Command, Stdio};
 
 use proptest::prelude::*;
 use strata_capture::{CaptureError, Input, InputOptions, Next, WarningKind};
@@ -26,6 +27,24 @@ fn zstd(bytes: &[u8]) -> Vec<u8> {
     encoder.finish().unwrap()
 }
 
+/// What `xz` or `bzip2` makes of bytes, in small blocks: of one that is cut, bzip2 can read nothing.
+fn packed_by(program: &str, bytes: &[u8]) -> Vec<u8> {
+    let mut command = Command::new(program);
+    let mut child = command
+        .args(["-c", "-1"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut input = child.stdin.take().unwrap();
+    let bytes = bytes.to_vec();
+    let writer = std::thread::spawn(move || input.write_all(&bytes).unwrap());
+    let output = child.wait_with_output().unwrap();
+    writer.join().unwrap();
+    assert!(output.status.success(), "{program}");
+    output.stdout
+}
+
 #[test]
 fn compressed_files_read_the_same() {
     let folder = tempfile::tempdir().unwrap();
@@ -38,6 +57,16 @@ fn compressed_files_read_the_same() {
             ("gzip members", [gzip(a), gzip(b)].concat()),
             ("zstd", zstd(&bytes)),
             ("zstd frames", [zstd(a), zstd(b)].concat()),
+            ("xz", packed_by("xz", &bytes)),
+            (
+                "xz streams",
+                [packed_by("xz", a), packed_by("xz", b)].concat(),
+            ),
+            ("bzip2", packed_by("bzip2", &bytes)),
+            (
+                "bzip2 streams",
+                [packed_by("bzip2", a), packed_by("bzip2", b)].concat(),
+            ),
         ] {
             let unpacked = read(&file(&folder, "compressed", &compressed));
             assert_eq!(plain.items, unpacked.items, "{name}, {kind}");
@@ -105,15 +134,17 @@ fn a_compressed_file_that_ends_early() {
     let folder = tempfile::tempdir().unwrap();
     let packets: Vec<_> = (0..3000u64)
         .map(|index| {
-            let noise = index
-                .wrapping_mul(0x9E37_79B9_7F4A_7C15)
-                .to_le_bytes()
-                .repeat(20);
+            // Decompressors read 64 KiB of xz at a time.
+            let numbers = (0..20).map(|number| index * 20 + number);
+            let noise =
+                numbers.flat_map(|one| one.wrapping_mul(0x9E37_79B9_7F4A_7C15).to_le_bytes());
+            let noise: Vec<u8> = noise.collect();
             packet(index, 0, &noise)
         })
         .collect();
     let bytes = pcap_of(&packets);
-    for whole in [gzip(&bytes), zstd(&bytes)] {
+    let [xz, bzip2] = ["xz", "bzip2"].map(|program| packed_by(program, &bytes));
+    for whole in [gzip(&bytes), zstd(&bytes), xz, bzip2] {
         for part in [whole.len() / 2, whole.len() - 1] {
             let cut = read(&file(&folder, "cut", &whole[..part]));
             assert!(cut.error.is_none(), "{:?}", cut.error);
@@ -129,6 +160,26 @@ fn a_compressed_file_that_ends_early() {
         let text = error.to_string();
         assert!(text.contains("of the decompressed data"), "{text}");
     }
+}
+
+/// A header of a block of xz that asks for a dictionary of 4 GiB is refused before it is allocated.
+#[test]
+fn an_xz_stream_that_needs_too_much_memory_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut bytes = packed_by("xz", &pcap_of(&some_packets(6)));
+    // After the stream's header: size, flags, filter, size of properties, the dictionary's size.
+    let [header_at, size_at] = [12, 16];
+    assert_eq!(bytes[header_at + 2..size_at], [0x21, 1]);
+    bytes[size_at] = 40;
+    let header_len = (usize::from(bytes[header_at]) + 1) * 4;
+    let sum_at = header_at + header_len - 4;
+    let sum = crc32fast::hash(&bytes[header_at..sum_at]);
+    bytes[sum_at..sum_at + 4].copy_from_slice(&sum.to_le_bytes());
+    let error = read(&file(&folder, "large.xz", &bytes)).error.unwrap();
+    assert!(
+        error.to_string().contains("more than 256 MiB of memory"),
+        "{error}"
+    );
 }
 
 #[test]

@@ -94,7 +94,9 @@ impl Asking {
         skips_incomplete: bool,
         count: Option<u64>,
     ) -> Result<Self> {
-        let seed = getrandom::u64().map_err(|error| anyhow::anyhow!("no randomness: {error}"))?;
+        let seed = getrandom::u64().map_err(|error| {
+            anyhow::anyhow!("cannot get random numbers from the operating system: {error}")
+        })?;
         let fields: Vec<&str> = compiled.iter().flat_map(|c| c.program.fields()).collect();
         let any = |names: &[&str]| fields.iter().any(|field| names.contains(field));
         let needs = Needs {

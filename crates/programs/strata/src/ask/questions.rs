@@ -91,8 +91,8 @@ pub(super) fn unknown(word: &str) -> anyhow::Error {
         false => format!("; is it one of {}?", like.join(", ")),
     };
     refuse(format!(
-        "no query has the name '{word}'{like} `strata ask --list` lists all; a text looks like \
-         'R = filter(T, proto == TCP);'"
+        "no query has the name '{word}'{like} `strata ask --list` lists all; the text of a query looks \
+         like 'R = filter(T, proto == TCP);'"
     ))
 }
 
@@ -175,7 +175,7 @@ impl Questions {
                 false => known.join(", "),
             };
             return Err(refuse(format!(
-                "--param {name}: no query here has this parameter; they have {known}"
+                "--param {name}: no query of this run has this parameter; known parameters: {known}"
             )));
         }
         let params = &self.params;

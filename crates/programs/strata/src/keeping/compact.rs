@@ -49,7 +49,7 @@ With --every, the command waits for a log that does not exist yet, and continues
 lock held by another process, a full disk, a file that cannot be read): it reports them, and tries
 again after the interval.")]
 pub(crate) struct Args {
-    /// Read the log in this directory.
+    /// Compact the log in this directory.
     #[arg(value_name = "LOG")]
     log: PathBuf,
 
@@ -231,13 +231,13 @@ fn once(
     }
     ensure!(
         done.damage.is_empty(),
-        "{} left as it is because of damage",
+        "{} not compacted, because of damage",
         count_of(done.damage.len() as u64, "block file")
     );
     ensure!(
         done.unknown_models.is_empty(),
-        "{} recordings whose model cannot be read were left as they are",
-        done.unknown_models.len()
+        "{} not compacted, because the model cannot be read",
+        count_of(done.unknown_models.len() as u64, "recording")
     );
     Ok(())
 }

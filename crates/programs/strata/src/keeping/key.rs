@@ -23,8 +23,8 @@ Examples:
   strata key new next.key
   strata key rotate log/ --old analysts.key --new age1...
 
-Keys and files are those of age (age-encryption.org), so age-keygen makes them and age opens
-them too.")]
+Keys and encrypted files have the formats of age (age-encryption.org): age-keygen can make the
+keys, and age can decrypt the files (docs/formats/archive.md).")]
 pub(crate) struct Args {
     #[command(subcommand)]
     command: Command,

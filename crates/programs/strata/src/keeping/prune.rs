@@ -93,10 +93,10 @@ Examples:
   strata prune log/ --keep 30d --keep-class anomalous:365d
   strata prune log/ --max-size 500G --dry-run
 
-Compacted files are deleted by hour and class. A block file holds packets of all classes
-and stays as long as the class that is kept longest. If it holds packets that a policy protects,
-they are compacted and kept, and the rest is deleted. `strata info` counts deleted packets by
-recording, class and reason. A file that is still being written stays until it is complete:
+Compacted files are deleted by hour and class. A block file holds packets of all classes and stays
+as long as the class that is kept longest. If it holds packets that a policy protects, they are
+compacted and kept, and the rest is deleted. `strata info` counts deleted packets by recording,
+class and reason. A file that is still being written stays until it is complete:
 `strata record -G 3600` completes one every hour. A recording whose packets are all deleted leaves
 behind its entry in manifest.json (counts, names, the capture filter, events), its model, and
 statistics without packets or addresses (checkpoint, drift). Policies that were added at run time

@@ -69,7 +69,7 @@ pub(crate) struct Args {
     write: Option<PathBuf>,
 
     /// Record into a log in this directory, as `strata record -r` would: each packet is classified,
-    /// and kept as the mode sets for its class.
+    /// and the mode decides by its class how much of it is kept.
     #[arg(short = 'o', long = "output", value_name = "DIR", group = "to")]
     output: Option<PathBuf>,
 

@@ -74,7 +74,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "HOST[:PORT]", conflicts_with_all = ["write", "to_stream"])]
     to_collector: Option<String>,
 
-    /// Send the collector at most this many datagrams per second, each of up to 30 records.
+    /// Send the collector at most this many datagrams per second. A datagram has up to 16 records
+    /// of IPv4 flows, or 12 of IPv6 flows.
     #[arg(long, value_name = "N", default_value_t = 2_000, requires = "to_collector",
         value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
     pps: u64,

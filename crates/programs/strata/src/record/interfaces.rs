@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use rustix::thread::CpuSet;
-use strata_capture::live::{Direction, Exclusive, LiveOptions, Rings, Stamps};
+use strata_capture::live::{Direction, Exclusive, LiveOptions, Rings, Stamps, interface_names};
 use strata_record::{InterfaceSpec, SandboxSpec, Shed};
 use strata_terminal::confined::NetnsArgs;
 use strata_terminal::output::refuse;
@@ -19,8 +19,8 @@ const SNAPLEN_MAX: i64 = 262_144;
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Interfaces")]
 pub(super) struct InterfaceArgs {
-    /// Capture from this interface until Ctrl-C, or from several, separated by commas; `any` means
-    /// all. `strata interfaces` lists them.
+    /// Capture from this interface until Ctrl-C, or from several, separated by commas, by name,
+    /// altname or number; `any` means all. `strata interfaces` lists them.
     #[arg(
         short = 'i',
         long = "interface",
@@ -225,11 +225,11 @@ impl InterfaceArgs {
 
     fn capture(&self) -> Result<LiveOptions> {
         let mut options = LiveOptions::default();
-        options.interfaces.clone_from(&self.interfaces);
+        options.interfaces = interface_names(&self.interfaces);
         options.promiscuous = !self.no_promiscuous;
         options.immediate = self.immediate_mode;
         options.cut = self.early_cut;
-        options.bridge_ports = self.bridge_ports()?;
+        options.bridge_ports = self.bridge_ports(&options.interfaces)?;
         options.exclusive = match self.exclusive {
             Some(ExclusiveArg::Always) => Exclusive::Yes,
             Some(ExclusiveArg::Auto) => Exclusive::Auto,
@@ -259,15 +259,16 @@ impl InterfaceArgs {
         Ok(options)
     }
 
-    /// Ports of each bridge.
-    fn bridge_ports(&self) -> Result<Vec<Vec<String>>> {
+    /// Ports of each bridge, which are among the interfaces.
+    fn bridge_ports(&self, interfaces: &[String]) -> Result<Vec<Vec<String>>> {
         let mut all: Vec<Vec<String>> = Vec::new();
         for text in &self.bridge_ports {
             let names: Vec<String> = text.split(',').map(str::to_owned).collect();
+            let names = interface_names(&names);
             for name in &names {
                 let problem = match all.iter().any(|other| other.contains(name)) {
                     true => "it is the port of one bridge only",
-                    false if !self.interfaces.contains(name) => "it is not captured (-i)",
+                    false if !interfaces.contains(name) => "it is not captured (-i)",
                     false => continue,
                 };
                 return Err(refuse(format!("--bridge-ports: '{name}': {problem}")));

@@ -28,14 +28,15 @@ use super::sending::{self, Method};
 #[command(after_help = "\
 Profiles:
   cic-w1 … cic-w5   the five days of CIC-IDS2017, with the active flows, packet rate, mean size
-                    and share of attacks of TitanLog's Table IV, at 100 Gb/s
+                    and share of attacks in Table IV of the TitanLog paper, at 100 Gb/s
   core-2015         one direction of a 10 Gb/s core link, like CAIDA's traces of 2015: 417,000
                     packets and fewer than 20,000 new flows per second, a heavy tail
   imix              UDP frames of 64, 594 and 1518 bytes, 7 : 4 : 1
   flood64           UDP flood of 64-byte frames in 300,000 flows; other sizes up to flood1518
   syn-flood         TCP SYNs from forged addresses
 
-Addresses are private (10/8, 172.16/12) or reserved for tests (198.18/15, 2001:db8::/32).
+Addresses are private (10/8, 172.16/12), or reserved for benchmarks (198.18/15) or documentation
+(2001:db8::/32).
 
 Examples:
   strata generate -o w3.pcap --profile cic-w3 -c 4M --labels labels.csv
@@ -72,8 +73,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "NAME", default_value = "cic-w1")]
     profile: Profile,
 
-    /// Generate this many packets, with k or M (thousands, millions); by default 1M into a file,
-    /// and without limit on an interface.
+    /// Generate this many packets, as in 500, 20k or 4M; by default 1M into a file, and without
+    /// limit on an interface.
     #[arg(short = 'c', long = "packets", value_name = "N", value_parser = text::number)]
     packets: Option<u64>,
 
@@ -86,11 +87,11 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE")]
     labels: Option<PathBuf>,
 
-    /// Keep this many flows active at a time, with k or M, instead of the profile's number.
+    /// Keep this many flows active at a time, as in 500 or 20k, instead of the profile's number.
     #[arg(long, value_name = "N", value_parser = text::number)]
     flows: Option<u64>,
 
-    /// Set the rate in packets per second, with k or M, instead of the profile's.
+    /// Set the rate in packets per second, as in 500, 20k or 2M, instead of the profile's.
     #[arg(short = 'p', long, value_name = "N", value_parser = text::number, group = "rate")]
     pps: Option<u64>,
 

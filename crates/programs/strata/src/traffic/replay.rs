@@ -38,7 +38,7 @@ pub(crate) struct Args {
     #[arg(short = 'x', long, value_name = "FACTOR", group = "rate", value_parser = bounded::factor)]
     multiplier: Option<f64>,
 
-    /// Send this many packets per second, with k or M.
+    /// Send this many packets per second, as in 500, 20k or 2M.
     #[arg(short = 'p', long, value_name = "N", value_parser = text::number, group = "rate")]
     pps: Option<u64>,
 

@@ -41,7 +41,7 @@ impl PatternArgs {
         let pattern = built.map_err(|error| refuse(format!("the pattern {text:?}: {error}")))?;
         match pattern.is_match(b"") {
             true => Err(refuse(format!(
-                "the pattern {text:?} matches every packet: it can be found without any byte"
+                "the pattern {text:?} matches every packet, because it matches even an empty payload"
             ))),
             false => Ok((pattern, rest)),
         }

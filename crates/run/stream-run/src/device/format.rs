@@ -88,10 +88,10 @@ pub(crate) fn format(
     let mut file = raw.open(true).in_file(named)?;
     let size = file.size().in_file(named)?;
     let layout = Layout::of(size, geometry.page_bytes).ok_or_else(|| {
-        let least = human_bytes(Layout::size_min(geometry.page_bytes));
+        let [held, least] = [size, Layout::size_min(geometry.page_bytes)].map(human_bytes);
         refuse(
             raw,
-            &format!("it has {size} bytes, but a page needs {least}"),
+            &format!("it has {held}, but a stripe needs at least {least}"),
         )
     })?;
     // Last of all, it gets its label. Without one it is no stripe.

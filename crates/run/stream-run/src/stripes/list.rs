@@ -266,7 +266,9 @@ impl StreamDir {
             let last = listed.iter().map(|stripe| stripe.number).max();
             let number = last.map_or(1, |last| last + 1);
             if number > NUMBER_MAX {
-                return Err(refuse(format!("{NUMBER_MAX} stripes at most")));
+                return Err(refuse(format!(
+                    "a directory of streams has at most {NUMBER_MAX} stripes"
+                )));
             }
             let mut random = [0; 8];
             getrandom::fill(&mut random)

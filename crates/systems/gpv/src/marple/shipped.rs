@@ -73,8 +73,8 @@ R3 = groupby(R2, [epoch], flow_count);
     },
     Shipped {
         name: "ewma-latencies",
-        about: "moving average of the time that a flow's packets wait in the queue, which is its \
-                depth when they came times the time that a unit of it takes to leave",
+        about: "moving average of the time that a flow's packets wait in the queue: its depth \
+                on their arrival, times the time to send one unit of it",
         parameters: &[("alpha", "0.2"), ("unit", "1ns")],
         text: "\
 def ewma([avg], [qsize]):
@@ -114,7 +114,7 @@ result = groupby(T, [srcip], count);
     },
     Shipped {
         name: "tcp-non-monotonic",
-        about: "packets of each TCP flow whose sequence number is below one before",
+        about: "packets of each TCP flow whose sequence number is below an earlier one",
         parameters: &[],
         text: "\
 def nonmt([maxseq, nm_count], [tcpseq]):
@@ -127,7 +127,7 @@ result = groupby(tcps, [srcip, dstip, srcport, dstport, proto, switch], nonmt);
     },
     Shipped {
         name: "tcp-out-of-sequence",
-        about: "packets of each TCP flow that do not continue the one before",
+        about: "packets of each TCP flow that do not continue the previous packet",
         parameters: &[],
         text: "\
 def oos_count([count, lastseq], [tcpseq, payload_len]):

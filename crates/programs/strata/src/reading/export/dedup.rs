@@ -15,8 +15,8 @@ const WINDOW_MAX_NS: u64 = 10_000_000_000;
 #[derive(Debug, clap::Args)]
 pub(super) struct DedupArgs {
     /// Omit packets that were captured before, at most TIME (such as 50ms) earlier, as when two
-    /// mirror ports see the same packet: headers, length and kept payload are the same. Of each, the
-    /// copy is written of which most was kept. For pcapng and pcap.
+    /// mirror ports see the same packet: headers, length and kept payload are the same. Of the
+    /// copies, the one with the most kept bytes is written. For pcapng and pcap.
     #[arg(long, value_name = "TIME")]
     pub(super) dedup: Option<String>,
 
@@ -52,7 +52,7 @@ impl DedupArgs {
             .map_err(|problem| refuse(format!("--dedup: {problem}")))?;
         if window_ns > WINDOW_MAX_NS {
             return Err(refuse(format!(
-                "--dedup {time}: at most 10s, since packets wait in memory for their doubles"
+                "--dedup {time}: at most 10s, since packets wait in memory for their duplicates"
             )));
         }
         let ignored = |field: Ignored| self.dedup_ignore.contains(&field);
@@ -73,8 +73,8 @@ pub(super) fn say(counts: DoublesCounts) {
     );
     if counts.unchecked > 0 {
         warn!(
-            "{} written before the time of --dedup was over, for lack of memory (256 MiB or 1,048,576 \
-             packets): their later doubles are written too; give a shorter time",
+            "{} written before the time of --dedup was over, because more than 256 MiB or 1,048,576 packets \
+             were waiting: duplicates that arrived later are written too; give a shorter time",
             text::count_of(counts.unchecked, "packet")
         );
     }

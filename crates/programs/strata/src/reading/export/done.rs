@@ -43,7 +43,7 @@ pub(super) struct Answer {
     records: Option<u64>,
     crowded_out: Option<u64>,
     too_long: Option<u64>,
-    doubles: Option<u64>,
+    duplicates: Option<u64>,
     emptied: Option<u64>,
     left_out: u64,
     damage: Vec<String>,
@@ -87,7 +87,7 @@ impl Done {
         report(&self.damage, self.left_out)?;
         match &self.count {
             Count::Flows(counts) if counts.too_long > 0 => Err(anyhow!(
-                "{} too long for the stream, and left out",
+                "{} left out: too long for the stream",
                 text::count_of(counts.too_long, "flow")
             )),
             _ => Ok(()),
@@ -105,7 +105,7 @@ impl Done {
             records: flows.map(|counts| counts.records),
             crowded_out: flows.map(|counts| counts.crowded_out),
             too_long: flows.map(|counts| counts.too_long),
-            doubles: self.doubles,
+            duplicates: self.doubles,
             emptied: self.emptied,
             left_out: self.left_out,
             damage: self.damage.iter().map(Damage::to_string).collect(),

@@ -307,7 +307,10 @@ fn what_cannot_be_asked_is_refused_at_its_place() {
             "is it one of tcp-non-monotonic, tcp-out-of-sequence, tcp-timeouts?",
         ),
         (&[], "no query"),
-        (&["tcp-timeouts", "--param", "gap=1"], "they have low, high"),
+        (
+            &["tcp-timeouts", "--param", "gap=1"],
+            "known parameters: low, high",
+        ),
         (&["tcp-timeouts", "--param", "low"], "write NAME=VALUE"),
         (
             &["tcp-timeouts", "--param", "low=1x"],

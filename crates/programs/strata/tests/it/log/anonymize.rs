@@ -246,7 +246,7 @@ fn doubles_several_logs_and_pcap_are_anonymized_too() {
     let key = key(dir.path());
     let answer = ok(command.args(["--json", "--dedup", "1us", "--anonymize", &key]));
     let answer: Value = serde_json::from_str(&answer).unwrap();
-    assert!(answer["doubles"].as_u64().unwrap() >= packets);
+    assert!(answer["duplicates"].as_u64().unwrap() >= packets);
     let again = again.to_str().unwrap();
     let addresses = |capture: &str| -> BTreeSet<Vec<String>> {
         fields(capture, &["ip.src", "ip.dst", "tcp.port"])

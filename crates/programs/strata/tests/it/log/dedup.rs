@@ -70,7 +70,7 @@ fn without_doubles(logs: &[&Path], more: &[&str], out: &Path) -> (Vec<Frame>, u6
     let answer: Value = serde_json::from_str(&answer).unwrap();
     let frames = frames(out);
     assert_eq!(answer["packets"].as_u64(), Some(frames.len() as u64));
-    (frames, answer["doubles"].as_u64().unwrap())
+    (frames, answer["duplicates"].as_u64().unwrap())
 }
 
 /// What editcap leaves of a capture, with a window in seconds.

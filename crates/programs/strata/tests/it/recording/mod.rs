@@ -1,5 +1,6 @@
 //! Recordings that run: what they capture, and how they are controlled meanwhile.
 
+mod altnames;
 mod budget;
 mod control;
 mod drift;

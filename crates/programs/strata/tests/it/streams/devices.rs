@@ -384,7 +384,10 @@ fn what_cannot_be_a_stripe_is_refused_whatever_is_asked_for() {
     refuse(Path::new("/dev/null"), "or a block device");
     let small = devices.folder.path().join("small");
     File::create(&small).unwrap().set_len(4 * MIB).unwrap();
-    refuse(LoopDevice::attach(&small, &[]).path(), "a page needs");
+    refuse(
+        LoopDevice::attach(&small, &[]).path(),
+        "a stripe needs at least",
+    );
     refuse(
         LoopDevice::attach(&devices.file, &["-r"]).path(),
         "read-only",

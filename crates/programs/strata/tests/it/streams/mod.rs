@@ -140,7 +140,7 @@ fn framed_records_are_any_bytes_of_any_length() {
     let long_line = [vec![b'x'; 3 << 20], b"\nshort\n".to_vec()].concat();
     let output = streams.append(&[], &long_line);
     let errors = String::from_utf8(output.stderr).unwrap();
-    assert!(errors.contains("1 records were too long"), "{errors}");
+    assert!(errors.contains("1 record left out: too long"), "{errors}");
     assert_eq!(streams.tail(&["-n", "1"]), "short\n");
 }
 
