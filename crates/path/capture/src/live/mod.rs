@@ -17,7 +17,7 @@
 //! exclusive     whether packets may be taken away from the host
 //! uses, netlink what else on this host uses an interface
 //! bridges       which interfaces are ports of one
-//! interface     what interfaces there are; names: by which other names
+//! interface     what interfaces there are, and by which names
 //! state         whether an interface is there and up
 //! batch         where packets lie; headers: what is put in front of them
 //! drops, cpus   what was lost before us, and where; what receiving costs the kernel
@@ -39,7 +39,6 @@ mod headers;
 mod interface;
 mod kernel;
 mod link_changes;
-mod names;
 mod namespaces;
 mod netlink;
 mod options;
@@ -68,11 +67,10 @@ pub use cpus::{ReceiveCpu, ReceiveCpus};
 pub use drops::{DropCounts, Drops, Lost, softnet_dropped};
 pub use error::LiveError;
 pub use exclusive::{Exclusivity, Way};
-pub use interface::{ANY, Device, Offers};
+pub use interface::{ANY, Device, Offers, interface_names};
 use kernel::{Attached, Kernel, Placed, XdpModes};
 pub use kernel::{CUT_BYTES_MIN, CopyLimit, CutTable, FlowSampler, ShareFollower};
 pub use link_changes::LinkChanges;
-pub use names::interface_names;
 pub use namespaces::{enter_namespace, namespaces_behind};
 pub use options::{Direction, Exclusive, LiveOptions, Rings, SocketOpener, Stamps};
 use options::{describe, find};
