@@ -77,8 +77,7 @@ const CLASSIFICATION: &str = "Classification";
 #[derive(Debug, clap::Args)]
 #[command(group = clap::ArgGroup::new("input"))]
 pub(crate) struct DataPathArgs {
-    /// Read packets from this file: pcap or pcapng, plain, gzip, zstd, xz or bzip2; - is standard
-    /// input.
+    /// Read packets from this file, pcap or pcapng, compressed or not; - is standard input.
     /// Several files are merged in time order.
     #[arg(short = 'r', long = "read", value_name = "FILE", group = "input",
         help_heading = Resettable::Reset)]
@@ -105,7 +104,7 @@ pub(crate) struct DataPathArgs {
 
     /// Set the logging mode: default, log-all, log-partial, log-sampled, log-minimum, or a mode of
     /// the configuration file. If given more than once, the mode that keeps the most decides for
-    /// each packet. By default the mode that the configuration file sets, else the mode `default`.
+    /// each packet. By default the mode that the configuration file sets, else `default`.
     #[arg(long, value_name = "NAME", env = "STRATA_MODE", value_delimiter = ',',
         help_heading = CLASSIFICATION)]
     mode: Vec<String>,

@@ -17,7 +17,7 @@ fn other_files_are_named() {
         (&b""[..], "empty"),
         (b"snoop\0\0\0\0\0\0\x02", "snoop"),
         (b"GMBU\x00\x02", "Network Monitor"),
-        (b"BZh91AY", "bzip2"),
+        (b"\x04\x22\x4d\x18", "lz4"),
         (b"hello", "68 65 6c 6c 6f"),
         (b"\xa1", "a1"),
     ] {

@@ -19,8 +19,8 @@ const SNAPLEN_MAX: i64 = 262_144;
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Interfaces")]
 pub(super) struct InterfaceArgs {
-    /// Capture from this interface until Ctrl-C, or from several, separated by commas, by name,
-    /// altname or number; `any` means all. `strata interfaces` lists them.
+    /// Capture this interface (name, altname or number) until Ctrl-C, or several, separated by
+    /// commas; `any` means all. `strata interfaces` lists them.
     #[arg(
         short = 'i',
         long = "interface",
