@@ -64,7 +64,7 @@ impl<'a> Walk<'a> {
     pub(super) fn keep(&mut self, len: usize) -> Option<()> {
         let rest = self.rest();
         self.out.extend_from_slice(&rest[..len.min(rest.len())]);
-        (len <= rest.len()).then_some(())
+        if len <= rest.len() { Some(()) } else { None }
     }
 
     /// Keeps a number.
@@ -79,7 +79,7 @@ impl<'a> Walk<'a> {
         let left = self.rest().len();
         let filled = self.at().saturating_add(len.min(left));
         self.out.resize(filled, byte);
-        (len <= left).then_some(())
+        if len <= left { Some(()) } else { None }
     }
 
     /// Replaces an Ethernet address.

@@ -287,7 +287,7 @@ fn to_collector(
     Ok(Done::of_flows(exported, 0))
 }
 
-/// A file with packets of several logs.
+/// A file with packets of one log or several, as they are or anonymized.
 enum MergedFile<'a, 'o> {
     Known(Box<MergedExport<'a, &'o mut Output>>),
     Anonymized(Box<AnonymizedFile<&'o mut Output>>),
