@@ -191,12 +191,14 @@ fn value_text(value: &TelemetryValue) -> String {
 }
 
 fn count_text(count: &TelemetryCount) -> String {
-    format!(
-        "{}, at most {:.0} too large in {:.1} % of cases",
-        grouped(count.at_most),
-        count.excess_max.floor(),
-        (1.0 - count.doubt) * 100.0,
-    )
+    let excess = excess_text(count.excess_max, count.doubt);
+    format!("{}, {excess}", grouped(count.at_most))
+}
+
+fn excess_text(excess_max: f64, doubt: f64) -> String {
+    let excess_max = excess_max.floor();
+    let sure = (1.0 - doubt) * 100.0;
+    format!("at most {excess_max:.0} too large in {sure:.1} % of cases")
 }
 
 fn print_entry(out: &mut Standard, entry: &TelemetryEntry, json: bool) -> Result<()> {
@@ -287,6 +289,8 @@ pub(super) fn top(args: &TopArgs) -> Result<()> {
     let page = listing(Reader::of_stdout(), columns, rows);
     let mut out = standard();
     write!(out, "{page}")?;
+    let excess = excess_text(top.excess_max, top.doubt);
+    writeln!(out, "counts are {excess}")?;
     match top.missing_below {
         Some(0) => {}
         Some(below) => writeln!(

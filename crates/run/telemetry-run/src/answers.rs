@@ -94,6 +94,7 @@ impl TelemetryStore {
     /// Keys with the largest counts, and which may be missing.
     pub fn answer_top(&mut self, number: usize) -> TelemetryTop {
         let top = self.top(number);
+        let bound = self.count_bound();
         let row = |(key, count): (Key, u64)| TelemetryTopKey {
             key: shown::key(&key),
             key_bytes: format!("{key:?}"),
@@ -101,6 +102,8 @@ impl TelemetryStore {
         };
         TelemetryTop {
             keys: top.keys.into_iter().map(row).collect(),
+            excess_max: bound.excess_max,
+            doubt: bound.doubt,
             missing_below: top.missing_below,
         }
     }

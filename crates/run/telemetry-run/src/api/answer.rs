@@ -124,10 +124,14 @@ pub struct TelemetryPath {
 }
 
 /// The keys with the largest counts.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct TelemetryTop {
     /// The keys, the one with the largest count first.
     pub keys: Vec<TelemetryTopKey>,
+    /// A count may be too large by this number.
+    pub excess_max: f64,
+    /// With this probability, by more.
+    pub doubt: f64,
     /// Keys with a count below this may be missing; 0: all are there. Null if it is not known,
     /// since an earlier version has written the store.
     pub missing_below: Option<u64>,
