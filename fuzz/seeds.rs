@@ -43,6 +43,7 @@ fn main() -> io::Result<()> {
     of_filters(source, &packets, corpus)?;
     of_models(source, corpus)?;
     of_labels(corpus)?;
+    of_names(corpus)?;
     of_policies(corpus)?;
     of_int(corpus)?;
     of_configuration(corpus)?;
@@ -597,6 +598,38 @@ const LABELS: [(u64, &str); 6] = [
         "{\"ts\":100.5,\"id.orig_h\":\"10.0.0.1\",\"id.orig_p\":4000,\"id.resp_h\":\"10.0.0.2\",\"id.resp_p\":80,\"proto\":\"tcp\",\"duration\":3.0,\"label\":\"scan\"}\n",
     ),
 ];
+
+/// Seeds of `names`: a query, a request, and the beginnings of client hellos.
+fn of_names(corpus: &Path) -> io::Result<()> {
+    let hello: &[u8] =
+        b"\x16\x03\x01\x00\x43\x01\x00\x00\x3f\x03\x03abcdefghijklmnopqrstuvwxyz012345\x00\x00\x04\
+        \x13\x01\xc0\x2b\x01\x00\x00\x12\x00\x00\x00\x0e\x00\x0c\x00\x00\x09localhost";
+    let datagram = b"\x16\xfe\xfd\x00\x00\x00\x00\x00\x00\x00\x00\x00\x0c\x01\x00\x00\x00";
+    let initial =
+        b"\xc3\x00\x00\x00\x01\x08abcdefgh\x00\x00\x40\x20abcdefghijklmnopqrstuvwxyz012345";
+    let query =
+        b"\x12\x34\x01\x00\x00\x01\x00\x00\x00\x00\x00\x00\x03www\x07example\x00\x00\x01\x00\x01";
+    let payloads: [(u8, u16, &[u8]); 5] = [
+        (1, 443, hello),
+        (0, 443, datagram),
+        (0, 443, initial),
+        (0, 53, query),
+        (1, 80, b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"),
+    ];
+    for (is_tcp, port, bytes) in payloads {
+        let (first, second) = bytes.split_at(bytes.len() / 2);
+        for parts in [&[bytes][..], &[first, second]] {
+            let mut input = [&[is_tcp][..], &port.to_le_bytes()].concat();
+            for part in parts {
+                let len = u16::try_from(part.len()).map_err(io::Error::other)?;
+                input.extend_from_slice(&len.to_le_bytes());
+                input.extend_from_slice(part);
+            }
+            seed(corpus, "names", &input)?;
+        }
+    }
+    Ok(())
+}
 
 /// Seeds of `labels`.
 fn of_labels(corpus: &Path) -> io::Result<()> {

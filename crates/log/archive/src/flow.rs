@@ -3,11 +3,11 @@
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use sha1::{Digest, Sha1};
+use strata_names::{Begun, Names, Payload};
 use strata_wire::dissect::protocol;
 use strata_wire::transport::tcp_flag;
-use strata_wire::{AddressFamily, Endpoint, FlowKey, FlowShare, ethernet, ip_addr};
+use strata_wire::{AddressFamily, Endpoint, FlowKey, FlowShare, Headers, ethernet, ip_addr};
 
-use crate::names::Names;
 use crate::predict::Direction;
 
 /// A flow while its run is collected.
@@ -120,6 +120,33 @@ impl Flow {
             icmp: None,
             end_reason: None,
         }
+    }
+
+    /// Looks for names in the payload of a packet, which begins after `header`; `number` is that of the flow.
+    pub(crate) fn look(
+        &mut self,
+        begun: &mut Begun,
+        number: u32,
+        headers: &Headers,
+        header: &[u8],
+        payload: &[u8],
+    ) {
+        let transport_len = usize::from(headers.transport_len);
+        if payload.is_empty() || transport_len == 0 {
+            return;
+        }
+        let is_tcp = self.is_tcp();
+        let transport = header.len().checked_sub(transport_len);
+        let transport = transport.and_then(|at| header.get(at..));
+        let sequence = transport.and_then(|header| header.get(4..)?.first_chunk());
+        let payload = Payload {
+            flow: number,
+            is_tcp,
+            ports: [self.key.low.port, self.key.high.port],
+            sequence: sequence.map_or(0, |bytes| u32::from_be_bytes(*bytes)),
+            bytes: payload,
+        };
+        self.names.look(begun, &payload);
     }
 
     /// Source and destination of packets in a direction.

@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 
 use parquet::data_type::ByteArray;
 use serde_json::Value;
+use strata_names::Names;
 use strata_tables::{Coding, Column, Element, ElementForm, Kind, Narrows, Spec, Unit, Values};
 use strata_wire::AddressFamily;
 
 use crate::addresses::Addresses;
 use crate::flow::{Classes, EndReason, Flow, Stats, community_id, score};
-use crate::names::Names;
 use crate::run::Run;
 
 use Coding::{Delta, Dictionary, Plain};
@@ -335,8 +335,26 @@ strata_tables::columns! {
             TextOrNull(|row| row.name(|names| &names.dns)),
         ),
         TlsServerName: column(
-            Spec::new("tls_server_name", Kind::Text, Dictionary, "as `dns_name`"),
-            TextOrNull(|row| row.name(|names| &names.tls)),
+            Spec::new(
+                "tls_server_name",
+                Kind::Text,
+                Dictionary,
+                "as `dns_name`; also of DTLS and QUIC",
+            ),
+            TextOrNull(|row| row.name(|names| &names.server)),
+        ),
+        TlsJa3: column(
+            Spec::new(
+                "tls_ja3",
+                Kind::Text,
+                Dictionary,
+                "fingerprint of the client by JA3, if its client hello was kept whole",
+            ),
+            TextOrNull(|row| row.name(|names| &names.ja3)),
+        ),
+        TlsJa4: column(
+            Spec::new("tls_ja4", Kind::Text, Dictionary, "as `tls_ja3`, by JA4"),
+            TextOrNull(|row| row.name(|names| &names.ja4)),
         ),
         HttpHost: column(
             Spec::new("http_host", Kind::Text, Dictionary, "as `dns_name`"),

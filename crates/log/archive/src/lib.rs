@@ -36,7 +36,6 @@ mod keys;
 mod lag;
 mod metering;
 mod moving;
-mod names;
 mod packets;
 mod part;
 mod payload;

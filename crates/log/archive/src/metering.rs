@@ -9,6 +9,7 @@ use std::collections::HashMap;
 
 use parquet::data_type::ByteArray;
 use serde_json::Value;
+use strata_names::Begun;
 use strata_wire::dissect::protocol;
 use strata_wire::transport::tcp_flag;
 use strata_wire::{FlowHasher, FlowKey, FlowShare, FragmentTable, Headers, LinkType};
@@ -105,6 +106,8 @@ pub struct Metering {
     classes: Vec<String>,
     known: HashMap<Id, u32>,
     entries: Vec<Entry>,
+    /// By place in `entries`.
+    begun: Begun,
     /// Places in `entries` that are free.
     free: Vec<u32>,
     oldest: u32,
@@ -140,6 +143,7 @@ impl Metering {
             classes: Vec::new(),
             known: HashMap::new(),
             entries: Vec::new(),
+            begun: Begun::default(),
             free: Vec::new(),
             oldest: NONE,
             newest: NONE,
@@ -308,7 +312,7 @@ impl Metering {
         let flow = &mut entry.flow;
         let kept_len = packet.data.len();
         let header_len = usize::from(packet.header_len).min(kept_len);
-        let payload = &packet.data[header_len..];
+        let (header, payload) = packet.data.split_at(header_len);
         flow.hides_addresses |= hides_addresses(headers, header_len, kept_len);
         let bytes = PacketBytes {
             wire_len: packet.wire_len,
@@ -323,10 +327,7 @@ impl Metering {
         flow.stats.score_max = flow.stats.score_max.max(packet.score);
         flow.stats.tcp_flags[direction] |= u16::from(headers.tcp_flags);
         flow.icmp = flow.icmp.or_else(|| icmp(headers, packet.data));
-        if !payload.is_empty() && headers.transport_len > 0 {
-            let ports = [flow.key.low.port, flow.key.high.port];
-            flow.names.look(flow.is_tcp(), ports, payload);
-        }
+        flow.look(&mut self.begun, place, headers, header, payload);
     }
 
     /// The number of a class.

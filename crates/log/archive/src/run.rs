@@ -6,6 +6,7 @@
 
 use parquet::data_type::ByteArray;
 use strata_blocks::PacketRecord;
+use strata_names::Begun;
 use strata_wire::dissect::protocol;
 use strata_wire::transport::tcp_flag;
 use strata_wire::{AddressFamily, FlowShare, Headers, KeepKind, prefetch_whole};
@@ -113,6 +114,8 @@ pub(crate) struct Run {
     pub(crate) extras: Vec<Extra>,
     pub(crate) kept: Vec<u8>,
     pub(crate) flows: Vec<Flow>,
+    /// By the flow's number.
+    pub(crate) begun: Begun,
     pub(crate) links: Dictionary,
     pub(crate) options: Dictionary,
     /// Rows with payload.
@@ -201,7 +204,7 @@ impl Run {
         self.slot.push(number * 2 + u32::from(direction == 1));
         self.verdict.push(pending.verdict.0);
         self.packet(packet, header_len, payload);
-        self.count_in_flow(pending, number, header_len, payload);
+        self.count_in_flow(pending, number, header, payload);
         let extra = self.header(pending, number as usize, header, payload);
         self.extra(extra);
     }
@@ -232,13 +235,7 @@ impl Run {
     }
 
     /// Adds a packet to its flow's counters.
-    fn count_in_flow(
-        &mut self,
-        pending: &Pending<'_>,
-        number: u32,
-        header_len: usize,
-        payload: &[u8],
-    ) {
+    fn count_in_flow(&mut self, pending: &Pending<'_>, number: u32, header: &[u8], payload: &[u8]) {
         let Pending {
             packet,
             headers,
@@ -248,7 +245,7 @@ impl Run {
         let (kept_len, direction) = (packet.data.len(), pending.direction());
         let flow = &mut self.flows[number as usize];
         flow.hides_addresses |=
-            pending.is_later_fragment() || hides_addresses(headers, header_len, kept_len);
+            pending.is_later_fragment() || hides_addresses(headers, header.len(), kept_len);
         let stats = &mut flow.stats;
         stats.count(
             direction,
@@ -263,10 +260,7 @@ impl Run {
         stats.share_max = stats.share_max.max(self.current_share);
         stats.score_max = stats.score_max.max(*score);
         stats.tcp_flags[direction] |= u16::from(headers.tcp_flags);
-        if !payload.is_empty() && headers.transport_len > 0 {
-            let ports = [flow.key.low.port, flow.key.high.port];
-            flow.names.look(flow.is_tcp(), ports, payload);
-        }
+        flow.look(&mut self.begun, number, headers, header, payload);
     }
 
     /// Stores a header: in columns if they yield it again, else as bytes. Returns what has no

@@ -2,6 +2,7 @@
 
 mod anonymize;
 mod dedup;
+mod fingerprints;
 mod flow_collector;
 mod grep;
 mod ids;

@@ -1,0 +1,38 @@
+//! Any bytes as payloads of a flow in which names are looked for.
+//!
+//! Input: whether TCP, the port (two bytes), then payloads, each with its length (two bytes) before it.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use strata_fuzz::{Bounded, Chooser};
+use strata_names::{Begun, Names, Payload};
+
+#[global_allocator]
+static MEMORY: Bounded = Bounded::new();
+
+fuzz_target!(|bytes: &[u8]| {
+    let mut choose = Chooser::new(bytes);
+    let is_tcp = choose.u8() & 1 > 0;
+    let ports = [choose.u16(), 5_000];
+    let mut left = choose.rest();
+    let (mut names, mut begun, mut sequence) = (Names::default(), Begun::default(), 0_u32);
+    while let Some((len, rest)) = left.split_first_chunk() {
+        let len = usize::from(u16::from_le_bytes(*len)).min(rest.len());
+        let (bytes, rest) = rest.split_at(len);
+        let payload = Payload {
+            flow: 7,
+            is_tcp,
+            ports,
+            sequence,
+            bytes,
+        };
+        names.look(&mut begun, &payload);
+        sequence = sequence.wrapping_add(u32::try_from(len).expect("a length of two bytes"));
+        left = rest;
+    }
+    assert_eq!(names.ja3.is_some(), names.ja4.is_some());
+    let found = [names.dns, names.server, names.http, names.ja3, names.ja4];
+    for name in found.into_iter().flatten() {
+        assert!(name.len() <= 255 && name.is_ascii());
+    }
+});
