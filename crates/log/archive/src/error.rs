@@ -104,6 +104,12 @@ impl ArchiveError {
         }
     }
 
+    /// Whether a compacted file is not there.
+    #[must_use]
+    pub fn is_missing(&self) -> bool {
+        matches!(self, Self::Io { source, .. } if source.kind() == io::ErrorKind::NotFound)
+    }
+
     /// Where the bytes that are not those that were written begin; the start of the file if no
     /// checksum of a piece of it says so.
     #[must_use]

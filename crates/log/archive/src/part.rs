@@ -1,6 +1,7 @@
 //! A part being written: its files, in `staging/` until they are listed.
 
 use std::collections::{BTreeMap, HashMap};
+use std::io;
 use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -8,7 +9,9 @@ use parquet::data_type::ByteArray;
 use serde::{Deserialize, Serialize};
 use strata_blocks::{BlockBuilder, ClassCount};
 use strata_capture::PacketRef;
-use strata_store::{Disk, ENCRYPTED, FileKind, Part, PartFile, Recording, STAGING, is_remote};
+use strata_store::{
+    Damage, Disk, ENCRYPTED, FileKind, Part, PartFile, Recording, STAGING, is_remote,
+};
 use strata_tables::{Column, TableWriter};
 use strata_wire::{Interface, KeepKind, Meta};
 
@@ -383,6 +386,28 @@ fn write_small(
     let mut output = Output::create(disk, &name, key)?;
     let written = output.write_all(bytes).and_then(|()| output.finish());
     written.map_err(ArchiveError::io(disk.display(&name), "write"))
+}
+
+/// Files of a part that are not there; those outside the log's directory are not looked for.
+#[must_use]
+pub fn missing_files(disk: &dyn Disk, part: &Part) -> Vec<Damage> {
+    let files = part.files.iter().filter(|_| !part.is_remote());
+    let names = files.map(|file| name_of(disk, part, file));
+    let is_missing = |name: &String| {
+        let opened = disk.open(name, false);
+        opened.is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
+    };
+    let missing = names.filter(is_missing);
+    missing
+        .map(|name| Damage {
+            file: disk.display(&name),
+            offset: 0,
+            problem: format!(
+                "the file is missing, and is of a part with {} packets",
+                part.packets
+            ),
+        })
+        .collect()
 }
 
 /// The current name of a part's file, which may still be staged.

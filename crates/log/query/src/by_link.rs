@@ -10,6 +10,7 @@ pub struct ByLink {
     /// Short: searched for every packet.
     programs: Vec<(LinkType, Result<Program, CompileError>)>,
     refused: fn(LinkType, &CompileError),
+    untested: u64,
 }
 
 impl ByLink {
@@ -20,13 +21,25 @@ impl ByLink {
             filter,
             programs: Vec::new(),
             refused,
+            untested: 0,
         }
     }
 
     /// Whether a packet, as far as it was kept, matches.
     pub fn matches(&mut self, link: LinkType, packet: &[u8], wire_len: u32) -> bool {
         let program = self.program(link);
-        program.is_ok_and(|program| program.matches(packet, wire_len))
+        let tested = program.map_or(Some(false), |program| program.test(packet, wire_len));
+        let is_cut = packet.len() < wire_len as usize;
+        self.untested = self
+            .untested
+            .saturating_add(u64::from(tested.is_none() && is_cut));
+        tested == Some(true)
+    }
+
+    /// Packets that do not match since the filter tests bytes of theirs that were not kept: they might have matched.
+    #[must_use]
+    pub const fn untested(&self) -> u64 {
+        self.untested
     }
 
     /// Whether the filter can be tested on packets of a link type.

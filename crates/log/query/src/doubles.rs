@@ -16,8 +16,11 @@ const WAITING_BYTES: usize = 256 << 20;
 /// Packets with the same headers but other payloads that are compared.
 const ALIKE_MAX: usize = 16;
 /// IP protocol numbers (IANA).
+const ICMP: u8 = 1;
 const TCP: u8 = 6;
 const UDP: u8 = 17;
+const ICMPV6: u8 = 58;
+const SCTP: u8 = 132;
 /// What is remembered of a packet that waits, beside its bytes.
 const PACKET_BYTES: usize = 512;
 
@@ -25,8 +28,8 @@ const PACKET_BYTES: usize = 512;
 /// was kept, at the time of the first.
 ///
 /// Two packets are the same if their headers, their lengths, and what was kept of both their payloads are;
-/// bytes that may differ do not count. Without a TCP or UDP checksum in its headers, a packet is only the
-/// same as one of which as much was kept.
+/// bytes that may differ do not count. Headers without a checksum of the payload do not tell packets apart: such a
+/// packet is only compared if all of it was kept.
 pub struct Doubles {
     window_ns: u64,
     differing: Differing,
@@ -61,6 +64,8 @@ pub struct DoublesCounts {
     pub removed: u64,
     /// Packets that could not wait for their doubles, for lack of memory.
     pub unchecked: u64,
+    /// Packets without a checksum of their payload, of which not all was kept: they were not compared.
+    pub uncompared: u64,
 }
 
 impl std::fmt::Debug for Doubles {
@@ -121,7 +126,10 @@ impl Doubles {
         }
         let (identity, is_whole) = self.identity(packet);
         let kept = self.same.len();
+        let is_cut = packet.data.len() < packet.wire_len as usize;
+        let is_compared = !(is_whole && is_cut);
         let newest = self.seen.get(&identity).copied();
+        let newest = newest.filter(|_| is_compared);
         if let Some(place) = self.place_of_same(newest, packet, is_whole) {
             let first = &mut self.waiting[place];
             self.counts.removed = self.counts.removed.saturating_add(1);
@@ -136,7 +144,12 @@ impl Doubles {
         let copy = PacketCopy::of(packet);
         self.waiting_bytes = self.waiting_bytes.saturating_add(cost(&copy));
         let number = self.first.wrapping_add(self.waiting.len() as u64);
-        self.seen.insert(identity, number);
+        match is_compared {
+            true => {
+                self.seen.insert(identity, number);
+            }
+            false => self.counts.uncompared = self.counts.uncompared.saturating_add(1),
+        }
         self.waiting.push_back(Waiting {
             identity,
             before: newest,
@@ -232,7 +245,7 @@ fn has_checksum(packet: &LoggedPacket<'_>) -> bool {
     let end = usize::from(packet.header_len);
     match protocol {
         _ if headers.transport_len == 0 => false,
-        Some(TCP) => packet.data.len() >= end,
+        Some(TCP | ICMP | ICMPV6 | SCTP) => packet.data.len() >= end,
         // The last two bytes of the header; 0 stands for none.
         Some(UDP) => end
             .checked_sub(2)

@@ -96,6 +96,8 @@ pub struct Exported {
     /// Packets left out, since the log lacks a definition that they refer to: `damage` says which, and
     /// where.
     pub left_out: u64,
+    /// Packets that the filter could not test, as [`ByLink::untested`](crate::ByLink::untested) counts them.
+    pub untested: u64,
     /// Damaged places that were skipped.
     pub damage: Vec<Damage>,
 }
@@ -107,6 +109,7 @@ impl Exported {
         self.examined = self.examined.saturating_add(other.examined);
         self.decoded = self.decoded.saturating_add(other.decoded);
         self.left_out = self.left_out.saturating_add(other.left_out);
+        self.untested = self.untested.saturating_add(other.untested);
         self.damage.extend(other.damage);
     }
 }

@@ -118,7 +118,7 @@ impl<'a> Parts<'a> {
             return Ok(());
         };
         let opened = match self.open(part) {
-            Err(error) if error.is_damage() => {
+            Err(error) if error.is_damage() || error.is_missing() => {
                 self.damaged(&error, part.packets);
                 None
             }

@@ -133,7 +133,13 @@ impl Program {
     /// on the wire. Never panics.
     #[must_use]
     pub fn matches(&self, packet: &[u8], wire_len: u32) -> bool {
-        run(&self.steps, self.start, packet, wire_len).unwrap_or(false)
+        self.test(packet, wire_len) == Some(true)
+    }
+
+    /// As [`Program::matches`], but `None` where that is false since the filter reads beyond `packet`, or divides by 0.
+    #[must_use]
+    pub fn test(&self, packet: &[u8], wire_len: u32) -> Option<bool> {
+        run(&self.steps, self.start, packet, wire_len)
     }
 
     /// The number of steps; an upper bound for the work per packet.

@@ -12,7 +12,7 @@ use anyhow::Result;
 use serde_json::Value;
 use strata_query::PacketRows;
 use strata_terminal::progress::Progress;
-use strata_terminal::selection::{Logs, report};
+use strata_terminal::selection::{Logs, report, say_untested};
 use strata_terminal::text;
 use strata_wire::{PrintableJson, grouped};
 use tracing::{info, warn};
@@ -87,6 +87,7 @@ impl Searched {
         let found = text::count_of(self.found, "packet");
         let of = grouped(self.packets);
         match self.cut {
+            _ if self.packets == 0 => info!("no packets were searched"),
             0 => info!("{found} of {of} found; all payload was kept"),
             cut => info!(
                 "{found} of {of} found; of {} only a part was kept, and searched",
@@ -173,10 +174,10 @@ pub fn run(args: &Args) -> Result<()> {
     })?;
     drop(progress);
     lines.writer().flush()?;
-    match exported.packets {
-        0 => logs.say_span(&find),
-        _ => searched.say(),
+    if exported.packets == 0 {
+        logs.say_span(&find);
     }
+    searched.say();
     if streams.forgotten() > 0 {
         warn!(
             "{} of TCP connections forgotten, because more than 65,536 were searched at once: a match \
@@ -184,5 +185,6 @@ pub fn run(args: &Args) -> Result<()> {
             text::count_of(streams.forgotten(), "direction")
         );
     }
+    say_untested(exported.untested);
     report(&exported.damage, exported.left_out)
 }

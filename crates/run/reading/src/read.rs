@@ -11,7 +11,7 @@ use strata_query::{LoggedPacket, PacketRows};
 use strata_terminal::key::KeyArgs;
 use strata_terminal::output::{Standard, standard};
 use strata_terminal::progress::Progress;
-use strata_terminal::selection::{KeptArgs, Logs, SpanArgs, report};
+use strata_terminal::selection::{KeptArgs, Logs, SpanArgs, report, say_untested};
 use strata_terminal::text;
 use strata_wire::{Printable, PrintableJson};
 
@@ -184,6 +184,7 @@ pub fn run(args: &Args) -> Result<()> {
     if exported.packets == 0 {
         logs.say_span(&find);
     }
+    say_untested(exported.untested);
     report(&exported.damage, exported.left_out)
 }
 

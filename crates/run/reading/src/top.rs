@@ -16,7 +16,7 @@ use strata_query::{Kept, PacketRows};
 use strata_terminal::key::KeyArgs;
 use strata_terminal::output::{Completeness, print_json, refuse, standard};
 use strata_terminal::progress::Progress;
-use strata_terminal::selection::{Logs, SpanArgs, report};
+use strata_terminal::selection::{Logs, SpanArgs, report, say_untested};
 use strata_terminal::text;
 use strata_wire::{Printable, grouped};
 use tracing::warn;
@@ -424,11 +424,12 @@ pub fn run(args: &Args) -> Result<()> {
     if exported.packets == 0 {
         logs.say_span(&find);
     }
+    say_untested(exported.untested);
     let ended = report(&exported.damage, exported.left_out);
     if args.json {
         print_json(&Answer {
             top: top.json(args.by, args.of),
-            completeness: Completeness::of(&ended),
+            completeness: Completeness::of(&ended).without_untested(exported.untested),
         })?;
     }
     ended

@@ -86,6 +86,16 @@ impl Completeness {
             problem,
         }
     }
+
+    /// The same, without these packets, which the filter could not test.
+    #[must_use]
+    pub fn without_untested(self, untested: u64) -> Self {
+        let problem = self.problem.or_else(|| text::untested(untested));
+        Self {
+            complete: problem.is_none(),
+            problem,
+        }
+    }
 }
 
 /// What kind of data is written.

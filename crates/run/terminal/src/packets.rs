@@ -20,7 +20,7 @@ use tracing::{error, warn};
 use crate::confined::SandboxArgs;
 use crate::key::KeyArgs;
 use crate::output::refuse;
-use crate::selection::{check_fit, say_no_match};
+use crate::selection::{check_fit, say_no_match, say_untested};
 use crate::text::{self, count_of};
 
 /// Enough for the headers of any packet, tunnels included.
@@ -171,5 +171,6 @@ pub fn logged(
     let mut by_link = filter.map(|filter| ByLink::new(filter, say_no_match));
     let read = packets_until(log, find, by_link.as_mut(), take)?;
     check_fit(by_link.as_ref().and_then(ByLink::misfit))?;
+    say_untested(by_link.map_or(0, |by_link| by_link.untested()));
     Ok(read)
 }

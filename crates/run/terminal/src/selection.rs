@@ -107,9 +107,17 @@ pub(crate) fn each(
         kept,
         ..ExportOptions::default()
     };
-    let exported = packets_while(memory_bytes, log, find, options, take)??;
+    let mut exported = packets_while(memory_bytes, log, find, options, take)??;
     check_fit(by_link.as_ref().and_then(ByLink::misfit))?;
+    exported.untested = by_link.map_or(0, |by_link| by_link.untested());
     Ok(exported)
+}
+
+/// Warns of packets that a filter could not test.
+pub fn say_untested(untested: u64) {
+    if let Some(text) = text::untested(untested) {
+        warn!("{text}");
+    }
 }
 
 /// Warns that a filter matches nothing on a link type.

@@ -14,6 +14,16 @@ pub use strata_wire::count_of;
 
 use crate::plain;
 
+/// What the answer of a filter lacks: packets that it could not test.
+pub fn untested(packets: u64) -> Option<String> {
+    (packets > 0).then(|| {
+        format!(
+            "{} left out untested: the filter tests bytes that were not kept",
+            count_of(packets, "packet")
+        )
+    })
+}
+
 /// A filter from trailing arguments, as in tcpdump; `None` without any.
 pub fn filter(words: &[String]) -> Result<Option<Filter>> {
     let expression = words.join(" ");

@@ -356,6 +356,7 @@ fn merged(
         count: Count::Packets(written),
         damage: exported.damage,
         left_out: exported.left_out,
+        untested: exported.untested,
         doubles: removed,
         emptied,
     })
@@ -383,10 +384,12 @@ fn packets(
         None => export_packet_table(log, output, find, options)?,
     };
     check_fit(by_link.as_ref().and_then(ByLink::misfit))?;
+    let untested = by_link.map_or(0, |by_link| by_link.untested());
     Ok(Done {
         count: Count::Packets(exported.packets),
         damage: exported.damage,
         left_out: exported.left_out,
+        untested,
         doubles: None,
         emptied: None,
     })

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
 use serde_json::json;
+use strata_archive::parts::missing_files;
 use strata_blocks::{ClassCount, Record};
 use strata_store::{Damage, Log, Loss, Recording, Select, State, StoreError};
 use strata_wire::{KeepKind, Ledger, Meta, Printable, PrintableJson, grouped, human_bytes};
@@ -86,6 +87,8 @@ impl Contents {
                 continue;
             }
             contents.compacted += part.packets;
+            let missing = missing_files(log.disk().as_ref(), part);
+            contents.damage.extend(missing);
             contents.elsewhere += if part.is_remote() { part.packets } else { 0 };
             let keys = part.key.iter().flat_map(|key| &key.to);
             contents.encrypted_to.extend(keys.cloned());

@@ -71,6 +71,13 @@ pub(super) fn say(counts: DoublesCounts) {
         "{} omitted: captured before",
         text::count_of(counts.removed, "packet")
     );
+    if counts.uncompared > 0 {
+        warn!(
+            "{} not compared by --dedup, and written: their headers have no checksum of the payload, and not all \
+             of the payload was kept: some may be duplicates",
+            text::count_of(counts.uncompared, "packet")
+        );
+    }
     if counts.unchecked > 0 {
         warn!(
             "{} written before the time of --dedup was over, because more than 256 MiB or 1,048,576 packets \

@@ -4,7 +4,7 @@ use anyhow::{Result, anyhow};
 use strata_query::ExportedFlows;
 use strata_store::Damage;
 use strata_terminal::output::Completeness;
-use strata_terminal::selection::report;
+use strata_terminal::selection::{report, say_untested};
 use strata_terminal::text;
 use tracing::{info, warn};
 
@@ -29,6 +29,8 @@ pub(super) struct Done {
     pub(super) damage: Vec<Damage>,
     /// Packets that lack a definition.
     pub(super) left_out: u64,
+    /// Packets that the filter could not test.
+    pub(super) untested: u64,
     /// Packets omitted by --dedup.
     pub(super) doubles: Option<u64>,
     /// Packets of which --anonymize left no byte, because their link type is not understood.
@@ -62,6 +64,7 @@ impl Done {
             }),
             damage: exported.damage,
             left_out: exported.left_out,
+            untested: 0,
             doubles: None,
             emptied: None,
         }
@@ -84,6 +87,7 @@ impl Done {
 
     /// Says what is missing, which is an error.
     pub(super) fn ended(&self) -> Result<()> {
+        say_untested(self.untested);
         report(&self.damage, self.left_out)?;
         match &self.count {
             Count::Flows(counts) if counts.too_long > 0 => Err(anyhow!(
@@ -109,7 +113,7 @@ impl Done {
             emptied: self.emptied,
             left_out: self.left_out,
             damage: self.damage.iter().map(Damage::to_string).collect(),
-            completeness: Completeness::of(ended),
+            completeness: Completeness::of(ended).without_untested(self.untested),
         }
     }
 }

@@ -219,3 +219,46 @@ fn what_dedup_is_not_for_is_refused() {
     let said = String::from_utf8(output.unwrap().stderr).unwrap();
     assert!(said.contains("--dedup <TIME>"), "{said}");
 }
+
+/// Frames of a call: UDP without a checksum, with the same headers and other payloads.
+fn call(packets: u8) -> Vec<Frame> {
+    let frame = |number: u8| {
+        let mut frame = [&[2; 12][..], &[8, 0]].concat();
+        frame.extend_from_slice(&[0x45, 0, 0, 128, 0, 1, 0, 0, 64, 17, 0, 0]);
+        frame.extend_from_slice(&[10, 0, 0, 1, 10, 0, 0, 2]);
+        frame.extend_from_slice(&[0x40, 0, 0x41, 0, 0, 108, 0, 0]);
+        frame.extend_from_slice(&[number; 100]);
+        frame
+    };
+    let at = |number: u8| 1_700_000_000_000_000 + i64::from(number) * 1_000;
+    (0..packets)
+        .map(|number| (at(number), frame(number)))
+        .collect()
+}
+
+#[test]
+fn packets_that_headers_do_not_tell_apart_are_written_and_counted() {
+    let dir = tempfile::tempdir().unwrap();
+    let (capture, log) = (dir.path().join("call.pcap"), dir.path().join("log"));
+    write(call(50), &capture);
+    ok(record(&capture, &log).args(["--default", "header", "--detail", "none"]));
+    let mut command = strata();
+    command
+        .arg("export")
+        .arg(&log)
+        .args(["--dedup", "50ms", "-w"]);
+    let output = command.arg(dir.path().join("out.pcap")).output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    for part in [
+        "0 packets omitted",
+        "50 packets not compared by --dedup",
+        "50 packets exported",
+    ] {
+        assert!(said.contains(part), "{said}");
+    }
+    // Where all of it was kept, payloads tell them apart, and doubles are found.
+    let both: Vec<Frame> = call(50).into_iter().chain(later(&call(50))).collect();
+    let log = logged(both, dir.path(), "whole");
+    let (left, omitted) = without_doubles(&[&log], &[], &dir.path().join("once.pcap"));
+    assert_eq!((left.len(), omitted), (50, 50));
+}

@@ -6,6 +6,7 @@ mod fingerprints;
 mod flow_collector;
 mod grep;
 mod ids;
+mod lacking;
 mod model;
 mod names;
 mod object_tier;

@@ -1,0 +1,163 @@
+//! What an answer lacks is said: packets that a filter cannot test, and files of a compacted log that are missing.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use serde_json::Value;
+use strata_testkit::data_dir;
+
+use crate::common::program::{ok, record, strata};
+
+fn mix() -> PathBuf {
+    data_dir().join("labelled/mix-test/trace.pcap")
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// The number before these words.
+fn number_before(text: &str, words: &str) -> u64 {
+    let line = text.lines().find(|line| line.contains(words));
+    let before = line.and_then(|line| line.split_once(words));
+    let (before, _) = before.unwrap_or_else(|| panic!("{words}: {text}"));
+    let digits: String = before.rsplit(' ').next().unwrap().replace(',', "");
+    digits.parse().unwrap()
+}
+
+fn tcpdump_counts(trace: &Path, filter: &str) -> u64 {
+    let mut command = Command::new("tcpdump");
+    let output = command.args(["--count", "-nr"]).arg(trace).arg(filter);
+    let text = ok(output);
+    let count = text
+        .lines()
+        .find_map(|line| line.split(' ').next()?.parse().ok());
+    count.unwrap_or_else(|| panic!("{text}"))
+}
+
+#[test]
+fn packets_that_a_filter_of_payload_cannot_test_are_counted() {
+    const PAYLOAD: &str = "udp[8] & 0x80 != 0";
+    const UNTESTED: &str = " packets left out untested";
+    let dir = tempfile::tempdir().unwrap();
+    let log = dir.path().join("log");
+    ok(&mut record(mix(), &log));
+    let all = tcpdump_counts(&mix(), PAYLOAD);
+    for is_compacted in [false, true] {
+        if is_compacted {
+            ok(strata().arg("compact").arg(&log));
+        }
+        let output = strata()
+            .args(["top", "--json"])
+            .arg(&log)
+            .arg(PAYLOAD)
+            .output()
+            .unwrap();
+        assert!(output.status.success());
+        let top: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let tested = top["total"]["packets"].as_u64().unwrap();
+        let untested = number_before(&said(&output), UNTESTED);
+        assert!(
+            tested < all && all <= tested + untested,
+            "{all} {tested} {untested}"
+        );
+        assert_eq!(top["complete"], false);
+        let out = dir.path().join("out.pcapng");
+        for (name, more) in [
+            ("read", &[][..]),
+            ("grep", &["HTTP"]),
+            ("export", &["-w", out.to_str().unwrap()]),
+        ] {
+            let mut command = strata();
+            command.arg(name).arg(&log).args(more).arg(PAYLOAD);
+            let output = command.output().unwrap();
+            assert!(output.status.success(), "{}", said(&output));
+            assert_eq!(number_before(&said(&output), UNTESTED), untested);
+        }
+        // Headers were kept.
+        let output = strata()
+            .arg("read")
+            .arg(&log)
+            .arg("udp port 53")
+            .output()
+            .unwrap();
+        assert!(!said(&output).contains(UNTESTED), "{}", said(&output));
+    }
+    let whole = dir.path().join("whole");
+    ok(record(mix(), &whole).args(["--mode", "log-all"]));
+    let output = strata()
+        .args(["top", "--json"])
+        .arg(&whole)
+        .arg(PAYLOAD)
+        .output()
+        .unwrap();
+    let top: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(top["total"]["packets"].as_u64(), Some(all));
+    assert_eq!(top["complete"], true);
+}
+
+/// The files below a directory whose path has these words.
+fn files(dir: &Path, words: &[&str]) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    let mut left = vec![dir.to_owned()];
+    while let Some(path) = left.pop() {
+        if path.is_dir() {
+            let entries = std::fs::read_dir(&path).unwrap();
+            left.extend(entries.map(|entry| entry.unwrap().path()));
+        } else if words
+            .iter()
+            .all(|word| path.to_str().unwrap().contains(word))
+        {
+            found.push(path);
+        }
+    }
+    found
+}
+
+#[test]
+fn of_a_compacted_log_without_a_file_the_rest_is_read() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = dir.path().join("log");
+    ok(&mut record(mix(), &log));
+    ok(strata().arg("compact").arg(&log));
+    let shown = |output: &Output| String::from_utf8_lossy(&output.stdout).lines().count();
+    let whole = strata()
+        .args(["read", "--class", "benign"])
+        .arg(&log)
+        .output()
+        .unwrap();
+    assert!(
+        whole.status.success() && shown(&whole) > 1_000,
+        "{}",
+        said(&whole)
+    );
+    let lost = files(&log.join("packets"), &["anomalous", ".parquet"]);
+    assert!(!lost.is_empty());
+    for file in &lost {
+        std::fs::remove_file(file).unwrap();
+    }
+    for command in ["read", "info", "verify"] {
+        let output = strata().arg(command).arg(&log).output().unwrap();
+        assert_eq!(output.status.code(), Some(1), "{command}");
+        for file in &lost {
+            let told = said(&output) + &String::from_utf8_lossy(&output.stdout);
+            assert!(told.contains(file.to_str().unwrap()), "{command}: {told}");
+        }
+    }
+    // What is wanted is in the other files.
+    let rest = strata()
+        .args(["read", "--class", "benign"])
+        .arg(&log)
+        .output()
+        .unwrap();
+    assert!(
+        shown(&rest) > 1_000 && shown(&rest) <= shown(&whole),
+        "{}",
+        said(&rest)
+    );
+    assert_eq!(
+        rest.status.code(),
+        Some(1),
+        "packets of that class may be in the lost file"
+    );
+}
