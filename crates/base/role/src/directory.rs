@@ -22,7 +22,7 @@ fn shared(dir: &Path) -> Option<String> {
     let is_shared = |found: &fs::Metadata| found.mode() & OTHERS_WRITE != 0;
     if found.as_ref().is_some_and(is_shared) {
         return Some(format!(
-            "{0}: everybody can write there: chmod o-w {0}, or name another directory",
+            "{0}: anyone can write there: chmod o-w {0}, or name another directory",
             dir.display()
         ));
     }
@@ -34,12 +34,12 @@ fn shared(dir: &Path) -> Option<String> {
     // There, only the owner of a directory can rename it.
     (!is_sticky || !is_ours).then(|| {
         format!(
-            "{}: everybody can write to {}, and have {}: name a directory elsewhere",
+            "{}: anyone can write to {}, {}: use a directory elsewhere",
             dir.display(),
             above.display(),
             match is_sticky {
-                true => "made it before, as another user",
-                false => "another one take its place",
+                true => "so another user could have created this directory first",
+                false => "and could replace this directory",
             }
         )
     })
@@ -62,7 +62,7 @@ mod tests {
         for (mode_above, mode, wanted) in [
             (0o755, 0o750, None),
             (0o755, 0o777, Some("chmod o-w")),
-            (0o777, 0o750, Some("another one take its place")),
+            (0o777, 0o750, Some("could replace this directory")),
             (0o1777, 0o750, None),
         ] {
             with(&above, mode_above);
@@ -75,6 +75,10 @@ mod tests {
             assert!(is_so, "{mode_above:o} {mode:o}: {said:?}");
         }
         fs::remove_dir(&dir).unwrap();
-        assert!(shared(&dir).unwrap().contains("made it before"));
+        assert!(
+            shared(&dir)
+                .unwrap()
+                .contains("created this directory first")
+        );
     }
 }

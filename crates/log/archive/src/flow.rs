@@ -1,5 +1,7 @@
 //! A flow while its run is collected, and its counters.
 
+use std::collections::BTreeMap;
+
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use sha1::{Digest, Sha1};
@@ -101,6 +103,23 @@ impl Classes {
     pub(crate) fn iter(&self) -> impl Iterator<Item = &(u8, u32)> {
         self.first.iter().chain(&self.others)
     }
+}
+
+/// The class mix as a JSON object, by name.
+pub(crate) fn class_mix(classes: &Classes, names: &[String]) -> String {
+    let name = |class: u8| {
+        names
+            .get(usize::from(class))
+            .map_or("unknown", String::as_str)
+    };
+    let mix = classes.iter().map(|&(class, n)| (name(class), n));
+    if let (Some((class, n)), []) = (classes.first, classes.others.as_slice())
+        && name(class).bytes().all(|b| b.is_ascii_alphanumeric())
+    {
+        return format!("{{\"{}\":{n}}}", name(class));
+    }
+    let mix: BTreeMap<&str, u32> = mix.collect();
+    serde_json::to_string(&mix).expect("names and numbers can be written")
 }
 
 impl Flow {

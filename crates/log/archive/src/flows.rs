@@ -1,7 +1,5 @@
 //! The table `flows`: one row per flow and run, which also tells where its packets are.
 
-use std::collections::BTreeMap;
-
 use parquet::data_type::ByteArray;
 use serde_json::Value;
 use strata_names::Names;
@@ -9,7 +7,7 @@ use strata_tables::{Coding, Column, Element, ElementForm, Kind, Narrows, Spec, U
 use strata_wire::AddressFamily;
 
 use crate::addresses::Addresses;
-use crate::flow::{Classes, EndReason, Flow, Stats, community_id, score};
+use crate::flow::{EndReason, Flow, Stats, class_mix, community_id, score};
 use crate::run::Run;
 
 use Coding::{Delta, Dictionary, Plain};
@@ -544,23 +542,6 @@ pub(crate) fn flow_rows<'a>(
         first_row += count;
     }
     rows
-}
-
-/// The class mix as a JSON object, by name.
-pub(crate) fn class_mix(classes: &Classes, names: &[String]) -> String {
-    let name = |class: u8| {
-        names
-            .get(usize::from(class))
-            .map_or("unknown", String::as_str)
-    };
-    let mix = classes.iter().map(|&(class, n)| (name(class), n));
-    if let (Some((class, n)), []) = (classes.first, classes.others.as_slice())
-        && name(class).bytes().all(|b| b.is_ascii_alphanumeric())
-    {
-        return format!("{{\"{}\":{n}}}", name(class));
-    }
-    let mix: BTreeMap<&str, u32> = mix.collect();
-    serde_json::to_string(&mix).expect("names and numbers can be written")
 }
 
 /// The values of a row as JSON, in the order of [`FlowColumn::ALL`].

@@ -14,8 +14,8 @@ use strata_wire::dissect::protocol;
 use strata_wire::transport::tcp_flag;
 use strata_wire::{FlowHasher, FlowKey, FlowShare, FragmentTable, Headers, LinkType};
 
-use crate::flow::{EndReason, Flow, PacketBytes, address_text, end_connection};
-use crate::flows::{FlowRow, class_mix, values};
+use crate::flow::{EndReason, Flow, PacketBytes, address_text, class_mix, end_connection};
+use crate::flows::{FlowRow, values};
 use crate::pending::{NOT_IP, headers_of, hides_addresses};
 
 /// Flows at a time. One takes some 700 bytes, so 180 MiB at most, and the names found.

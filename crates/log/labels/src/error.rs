@@ -120,7 +120,7 @@ pub enum LineError {
     #[error("an alert without a valid timestamp")]
     NoTimestamp,
     /// An alert that does not say of what.
-    #[error("an alert without an object 'alert'")]
+    #[error("an alert event without its 'alert' object")]
     NoAlert,
     /// A Community ID of another form.
     #[error("'{0}' in 'community_id' is not a Community ID of version 1")]
@@ -309,7 +309,7 @@ pub enum UsageError {
     },
     /// No rule or flow matches a packet.
     #[error(
-        "none of the file's {entries} rules or flows matches one of the {packets} packets: the \
+        "none of the file's {entries} rules or flows matches any of the {packets} packets: the \
          file belongs to another capture, or its clock differs (--labels-utc-offset)"
     )]
     NoneMatches {

@@ -82,7 +82,7 @@ pub enum StoreError {
     #[error("{0}")]
     Damage(#[from] Damage),
     /// Another connection of the same switch writes the stream.
-    #[error("an earlier connection of this switch has not ended yet")]
+    #[error("an earlier connection from this switch is still open")]
     StreamTaken,
     /// Blocks go nowhere.
     #[error(transparent)]

@@ -39,7 +39,7 @@ pub struct ModeConfig {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ModeError {
     /// There is no mode of that name.
-    #[error("no mode '{name}': there are {known}")]
+    #[error("unknown mode '{name}': the modes are {known}")]
     Unknown {
         /// The name.
         name: String,

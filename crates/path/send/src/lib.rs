@@ -68,7 +68,10 @@ pub enum SendError {
     #[error("{0}: the interface is down: `ip link set {0} up`")]
     Down(String),
     /// The process lacks the permission to send raw frames.
-    #[error("{0}: sending frames is not permitted: run as root")]
+    #[error(
+        "{0}: no permission to send frames: CAP_NET_RAW is needed (run as root, or see setcap in \
+         docs/recording.md)"
+    )]
     NotPermitted(String),
     /// A frame does not fit.
     #[error(

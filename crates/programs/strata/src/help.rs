@@ -34,11 +34,11 @@ Models
   model, compare, features, labels
                Promote a model; compare presets; write features; label flows
 Several machines
-  switch, relay       Record to disks of another machine, by RDMA
+  switch, relay       Record to another machine's disks over RDMA
   agent, controller   Capture on many hosts, steered from one place
   collector           Receive the packets that recordings export
 Other systems
-  telemetry    Collect reports of switches (DTA, INT) in memory, and query them
+  telemetry    Collect telemetry reports from switches (DTA, INT) in memory, and query them
   stream       Append records to streams on disk; read them from any position
   gpv          Group packets of flows into vectors: send, receive, classify
 Tools

@@ -67,7 +67,7 @@ A budget of detail limits the payload kept beyond headers. It goes to short flow
 of the others, regardless of the model. Headers are kept in any case.
 
   10%              a share of the payload, as it was on the wire
-  50MB/s           a rate in packet time; with 20GB/day, a quiet night saves for the day
+  50MB/s           a rate by packet timestamps; with 20GB/day, a quiet night saves for the day
   none             no budget: everything that the mode keeps of each class
 
   strata record -i eth0 -o log/ --detail 20GB/day

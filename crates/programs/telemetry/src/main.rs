@@ -35,7 +35,7 @@ use strata_terminal::logging::LoggingArgs;
 use strata_terminal::output::{refuse, standard};
 use strata_terminal::program::{self, Program};
 
-/// Collect reports of switches (DTA, INT) in memory, and query them.
+/// Collect telemetry reports from switches (DTA, INT) in memory, and query them.
 #[derive(Debug, Parser)]
 #[command(
     name = "strata-telemetry",
@@ -79,7 +79,7 @@ impl ApiArgs {
 #[derive(Debug, clap::Subcommand)]
 enum Command {
     /// Receive reports and store them in memory that can be queried at any time: on this machine,
-    /// or by RDMA on others.
+    /// or over RDMA on others.
     Run(Box<run::Args>),
     /// Provide memory that a translator on another machine (`run --collector`) writes by RDMA.
     Collect(collect::Args),

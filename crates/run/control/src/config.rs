@@ -212,7 +212,7 @@ pub enum EndpointError {
     Token(#[from] SecretError),
     /// The token could be guessed.
     #[error(
-        "control.token_file: {}: a token has at least {TOKEN_BYTES_MIN} bytes: make one with \
+        "control.token_file: {}: the token is too short: it needs at least {TOKEN_BYTES_MIN} bytes; make one with \
          `openssl rand -hex 32`", file.display()
     )]
     ShortToken {

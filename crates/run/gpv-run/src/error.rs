@@ -29,7 +29,7 @@ pub enum VectorError {
         source: Box<dyn Error + Send + Sync>,
     },
     /// A file has something else than vectors of this form.
-    #[error("{file}: no vectors of the form {form} from byte {at} on: {source}")]
+    #[error("{file}: not valid {form} vectors from byte {at}: {source}")]
     NoVectors {
         /// The file.
         file: String,

@@ -168,7 +168,7 @@ fn what_cannot_start_leaves_nothing_behind() {
     let mut unknown = spec(trace(), &log);
     unknown.modes = vec![String::from("log-nothing")];
     let error = format!("{:#}", start(unknown, Arc::default(), tell).err().unwrap());
-    assert!(error.contains("no mode 'log-nothing'"), "{error}");
+    assert!(error.contains("unknown mode 'log-nothing'"), "{error}");
     assert!(!log.exists());
 }
 

@@ -45,7 +45,7 @@ pub enum PeerError {
         limit: Duration,
     },
     /// The other end does not say what it should.
-    #[error("{peer}: no answer in time")]
+    #[error("{peer}: timed out waiting for an answer")]
     Silent {
         /// The other end.
         peer: String,

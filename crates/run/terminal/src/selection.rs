@@ -66,7 +66,7 @@ impl SpanArgs {
 /// How and why packets were kept.
 #[derive(Debug, clap::Args)]
 pub struct KeptArgs {
-    /// Select packets of this class, or flows with such packets.
+    /// Select packets of this class. (An export of flows: flows with at least one such packet.)
     #[arg(long, value_name = "CLASS")]
     pub class: Option<String>,
 

@@ -57,7 +57,7 @@ pub enum RelayError {
         theirs: u8,
     },
     /// The relay does not know the secret.
-    #[error("{peer}: does not know the secret of --secret-file, so nothing is sent to it")]
+    #[error("{peer}: does not know the secret in --secret-file, so nothing is sent to it")]
     Impostor {
         /// The relay.
         peer: String,

@@ -30,7 +30,7 @@ pub enum AppendError<E> {
     #[error("the page is full")]
     Full,
     /// It would not fit into any page.
-    #[error("a record of {len} bytes is too long: this stream's have at most {max}")]
+    #[error("a record of {len} bytes is too long: this stream takes records of up to {max} bytes")]
     TooLong {
         /// Its bytes.
         len: usize,

@@ -49,9 +49,10 @@ Examples:
   strata export log/ --to-stream streams/flows 'port 443'
   strata export log/ --to-collector netflow.example:4739
 
-Exit status: 0 if everything selected was written; 1 if not, because packets are damaged, or lack
-the definition of their interface or verdict, or the filter cannot be applied to any interface of
-the log (standard error says which); 2 if the command line is refused.")]
+Exit status: 0 if everything selected was written; 1 if not: an invalid filter or time, no
+log, damaged packets, packets whose interface or classification record is missing from the log, or
+a filter that applies to no interface of the log (standard error says which); 2 if the command line
+is refused.")]
 pub(crate) struct Args {
     /// Read the log in this directory. For pcapng and pcap, further logs may follow, up to 64 in
     /// all; their packets are merged by time.
@@ -214,7 +215,8 @@ enum Written {
 #[derive(Debug, clap::Args)]
 struct TimeoutArgs {
     /// End the record of a flow that lasts longer than TIME, a number with s, min, h or d; further
-    /// packets go to the next record. Both defaults are those of nfpcapd (nfdump). [default: 300s]
+    /// packets go to the next record. This default and that of --idle-timeout are nfpcapd's
+    /// (nfdump). [default: 300s]
     #[arg(long, value_name = "TIME")]
     active_timeout: Option<String>,
 

@@ -45,8 +45,8 @@ pub(super) struct InterfaceArgs {
     snaplen: u32,
 
     /// Set the ring size of each interface in KiB, or with a unit (256MiB). By default enough for
-    /// 0.2 s at the link's rate, from 32 to 512 MiB, but at most a sixteenth of the memory; 64 MiB if
-    /// the rate is unknown.
+    /// 0.2 s at the link's rate: at least 32 MiB, and at most 512 MiB or a sixteenth of the memory of
+    /// this machine, whichever is less; 64 MiB if the rate is unknown.
     #[arg(short = 'B', long = "buffer-size", value_name = "KIB")]
     buffer_size: Option<String>,
 

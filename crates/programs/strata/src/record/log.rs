@@ -35,8 +35,8 @@ pub(super) struct LogArgs {
     #[arg(short = 'C', long, value_name = "SIZE", default_value = "1GiB")]
     rotate_size: String,
 
-    /// Rotate: start a new block file once the current one spans this many seconds of packet time;
-    /// 0 means never. Files hold whole blocks, so they rotate late when traffic is low.
+    /// Rotate: start a new block file once the current one spans this many seconds by packet
+    /// timestamps; 0 means never. Files hold whole blocks: with -r, they can span much longer.
     #[arg(short = 'G', long, value_name = "SECONDS", default_value_t = 0,
         value_parser = clap::value_parser!(u64).range(..=bounded::SECONDS_MAX))]
     rotate_seconds: u64,

@@ -22,10 +22,10 @@ pub(super) struct TriggerArgs {
     first_bytes: Option<String>,
 
     /// Keep flows whole once Suricata alerts on them. PATH is Suricata's eve.json, which must exist
-    /// and is followed (with -r: read first). If PATH ends in .sock or .socket and nothing exists
-    /// there, Strata creates a Unix socket, for an eve-log with `filetype: unix_stream`. May be
-    /// given several times. A file that logrotate renames is read until Suricata has not written to
-    /// it for 5 s.
+    /// and is followed (with -r: read before the packets). If PATH ends in .sock or .socket and
+    /// nothing exists there, Strata creates a Unix socket, for an eve-log with `filetype:
+    /// unix_stream`. May be given several times. A file that logrotate renames is read until
+    /// Suricata has not written to it for 5 s.
     #[arg(long, value_name = "PATH")]
     eve: Vec<PathBuf>,
 }

@@ -30,7 +30,7 @@ pub enum IntError {
     #[error("it ends within {0}")]
     Truncated(&'static str),
     /// A length does not fit the bits that say what is there.
-    #[error("the length of {0} is less than its bitmap needs")]
+    #[error("{0} is too short for the fields that its bitmap announces")]
     Length(&'static str),
 }
 

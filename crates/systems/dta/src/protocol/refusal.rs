@@ -12,7 +12,7 @@ pub enum Refusal {
     #[error("the datagram is empty")]
     Empty,
     /// No version of the protocol has this opcode.
-    #[error("the opcode is not one of DTA: 0x01 to 0x04, or 0x21 to 0x24")]
+    #[error("not a DTA opcode (those are 0x01 to 0x04 and 0x21 to 0x24)")]
     Opcode,
     /// The length of the UDP payload fits neither header form, or not the count.
     #[error("the length of the UDP payload does not fit the opcode")]

@@ -289,7 +289,7 @@ fn labels_that_cannot_be_right_are_refused_and_the_others_counted() {
     std::fs::write(&labels, "label,address\n1,192.0.2.1\n1,192.0.2.2\n").unwrap();
     let none = fails(&features, 1);
     assert!(
-        none.contains("none of the file's 2 rules or flows matches one of the 94 packets"),
+        none.contains("none of the file's 2 rules or flows matches any of the 94 packets"),
         "{none}"
     );
     let text = said("label,protocol,port\n1,tcp,\n0,,9\n");

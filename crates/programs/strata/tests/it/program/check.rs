@@ -121,7 +121,7 @@ fn the_check_finds_what_a_start_fails_on() {
             &[],
             "'headr' is not a granularity",
         ),
-        case("", &["--mode", "none"], "no mode 'none'"),
+        case("", &["--mode", "none"], "unknown mode 'none'"),
         case(
             "[alerts]\nwebhook = 'alerts.example'\n",
             &[],
@@ -299,7 +299,7 @@ fn a_configuration_is_checked_without_an_input() {
     assert!(fine.status.success(), "{}", stderr(&fine));
     assert!(fine.stdout.starts_with(b"configuration OK; no input"));
     for (config, says) in [
-        ("mode = ['x']\n", "no mode 'x'"),
+        ("mode = ['x']\n", "unknown mode 'x'"),
         (
             "[modes.x]\nbenign = 'headr'\nanomalous = 'full'\n",
             "'headr'",
