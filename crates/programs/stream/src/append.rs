@@ -32,8 +32,8 @@ Examples:
   dmesg --follow | strata stream append localhost:4793/kernel     to a server (strata stream serve)
 
 Each line is a record, without its newline; with --framed, each record follows its length in 4
-bytes (little-endian). Records are at most 1 MiB long (less if the stream's pages are smaller): longer
-lines are skipped and counted, and the exit status is then 1.
+bytes (little-endian). Records are at most 1 MiB long (less if the stream's pages are smaller):
+longer lines are skipped and counted, and the exit status is then 1.
 
 Readers see a record at most 0.1 s after it arrived; after 1 s it survives a loss of power. If this
 process is killed, records that readers can see are kept. At the end of the input, and on Ctrl-C,

@@ -44,11 +44,10 @@ searched; the summary on standard error counts the packets of which only a part 
 A line is as in `strata read`, followed by the position of the match in the payload (negative if it
 begins in an earlier packet, with --stream), and the match with some bytes before and after it.
 
-Exit status: 0 if all kept bytes of the selected packets were searched, even if nothing was found;
-1 if not: an invalid filter or time, no
-log, damaged packets, packets whose interface or classification record is missing from the log, or
-a filter that applies to no interface of the log (standard error says which); 2 if the command line
-is refused.")]
+Exit status: 0 if all kept bytes of the selected packets were searched, even if nothing was
+found; 1 if not: an invalid filter or time, no log, damaged packets, packets whose interface or
+classification record is missing from the log, or a filter that applies to no interface of the
+log (standard error says which); 2 if the command line is refused.")]
 pub struct Args {
     /// Search the log in this directory. Further logs may follow before the pattern.
     #[arg(value_name = "LOG")]

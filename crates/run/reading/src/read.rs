@@ -36,10 +36,10 @@ recording after another, each by time. Packets of several logs are merged by tim
 begins with the name of the log. 'length' is the length of the payload on the wire (for ICMP and
 other protocols without ports: of the whole message), even if only a part was kept.
 
-Exit status: 0 if everything selected is printed; 1 if not: an invalid filter or time, no
-log, damaged packets, packets whose interface or classification record is missing from the log, or
-a filter that applies to no interface of the log (standard error says which); 2 if the command line
-is refused.")]
+Exit status: 0 if everything selected is printed; 1 if not: an invalid filter or time, no log,
+damaged packets, packets whose interface or classification record is missing from the log, or a
+filter that applies to no interface of the log (standard error says which); 2 if the command
+line is refused.")]
 pub struct Args {
     /// Read the log in this directory. Further logs may follow, up to 64 in all.
     #[arg(value_name = "LOG")]

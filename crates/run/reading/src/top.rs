@@ -45,10 +45,10 @@ separately; packets of further keys are counted together. A log can be counted w
 recorded, except for packets that are still in memory. A packet that is in several logs is counted
 once for each.
 
-Exit status: 0 if all selected packets are counted; 1 if not: an invalid filter or time, no
-log, damaged packets, packets whose interface or classification record is missing from the log, or
-a filter that applies to no interface of the log (standard error says which); 2 if the command line
-is refused.")]
+Exit status: 0 if all selected packets are counted; 1 if not: an invalid filter or time, no log,
+damaged packets, packets whose interface or classification record is missing from the log, or a
+filter that applies to no interface of the log (standard error says which); 2 if the command
+line is refused.")]
 pub struct Args {
     /// Read the log in this directory. Further logs may follow, up to 64 in all.
     #[arg(value_name = "LOG")]

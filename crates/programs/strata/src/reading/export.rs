@@ -49,10 +49,10 @@ Examples:
   strata export log/ --to-stream streams/flows 'port 443'
   strata export log/ --to-collector netflow.example:4739
 
-Exit status: 0 if everything selected was written; 1 if not: an invalid filter or time, no
-log, damaged packets, packets whose interface or classification record is missing from the log, or
-a filter that applies to no interface of the log (standard error says which); 2 if the command line
-is refused.")]
+Exit status: 0 if everything selected was written; 1 if not: an invalid filter or time, no log,
+damaged packets, packets whose interface or classification record is missing from the log, or a
+filter that applies to no interface of the log (standard error says which); 2 if the command
+line is refused.")]
 pub(crate) struct Args {
     /// Read the log in this directory. For pcapng and pcap, further logs may follow, up to 64 in
     /// all; their packets are merged by time.
