@@ -3,7 +3,6 @@ use proptest::prelude::*;
 use super::*;
 
 fn look(names: &mut Names, is_tcp: bool, port: u16, bytes: &[u8]) {
-    let mut begun = Begun::default();
     let ports = [5_000, port];
     let payload = Payload {
         flow: 0,
@@ -12,7 +11,18 @@ fn look(names: &mut Names, is_tcp: bool, port: u16, bytes: &[u8]) {
         sequence: 0,
         bytes,
     };
-    names.look(&mut begun, &payload);
+    names.look(&mut Begun::default(), &payload);
+}
+
+/// A payload of a TLS connection.
+fn tls(flow: u32, sequence: u32, bytes: &[u8]) -> Payload<'_> {
+    Payload {
+        flow,
+        is_tcp: true,
+        ports: [5_000, 443],
+        sequence,
+        bytes,
+    }
 }
 
 /// What a length of two bytes precedes.
@@ -101,14 +111,7 @@ fn a_client_hello_may_come_in_parts() {
         let mut begun = Begun::default();
         let mut names = Names::default();
         let mut send = |flow, sequence, bytes| {
-            let payload = Payload {
-                flow,
-                is_tcp: true,
-                ports: [5_000, 443],
-                sequence,
-                bytes,
-            };
-            names.look(&mut begun, &payload);
+            names.look(&mut begun, &tls(flow, sequence, bytes));
         };
         let (first, second) = hello.split_at(at);
         send(9, sequence, first);
@@ -127,14 +130,7 @@ fn of_two_flows_that_share_a_place_the_later_one_is_read() {
     let (first, second) = hello.split_at(50);
     let mut begun = Begun::default();
     let mut send = |names: &mut Names, flow, sequence, bytes| {
-        let payload = Payload {
-            flow,
-            is_tcp: true,
-            ports: [5_000, 443],
-            sequence,
-            bytes,
-        };
-        names.look(&mut begun, &payload);
+        names.look(&mut begun, &tls(flow, sequence, bytes));
     };
     let (mut old, mut young) = (Names::default(), Names::default());
     send(&mut old, 5, 0, first);
