@@ -6,8 +6,8 @@ use crate::quic::Connection;
 /// Flows whose messages are kept: of two flows that share a slot, only the later one's.
 const SLOTS: u32 = 1_024;
 
-/// Messages that go on in a later packet of their flow: at most 1,024 of 8,192 bytes, 8 MiB in all. When there is no
-/// room, the older message is given up, and its flow has no fingerprint.
+/// Messages that go on in a later packet of their flow: at most 1,024, of 8 KiB (TCP) or 16 KiB (QUIC, where parts may
+/// overlap), 16 MiB in all. When there is no room, the older message is given up, and its flow has no fingerprint.
 #[derive(Debug, Default)]
 pub struct Begun {
     slots: Vec<Slot>,
@@ -49,8 +49,7 @@ impl Begun {
         *self.slot(flow) = Slot { flow, message };
     }
 
-    /// All bytes of a stream, with those that have come now; `None` if others have to come first, and after
-    /// [`HELLO_MAX`] bytes.
+    /// The first [`HELLO_MAX`] bytes of a stream, with those that have come now; `None` if others have to come first.
     pub(crate) fn stream(&mut self, flow: u32, sequence: u32, bytes: &[u8]) -> Option<&[u8]> {
         let slot = self.slot(flow);
         let Message::Stream { bytes: known, next } = &mut slot.message else {
