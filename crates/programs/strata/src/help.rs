@@ -38,7 +38,7 @@ Several machines
   agent, controller   Capture on many hosts, steered from one place
   collector           Receive the packets that recordings export
 Other systems
-  telemetry    Collect telemetry reports from switches (DTA, INT) in memory, and query them
+  telemetry    Collect and query telemetry reports of switches (DTA, INT)
   stream       Append records to streams on disk; read them from any position
   gpv          Group packets of flows into vectors: send, receive, classify
 Tools
