@@ -23,7 +23,7 @@ const TAG_BYTES: u64 = 16;
 pub enum KeyError {
     /// A public key is invalid.
     #[error(
-        "'{text}' is not a public key: {problem}; it looks like age1..., `strata key new` makes a pair"
+        "'{text}' is not a public key: {problem}; public keys begin with age1, and `strata key new` makes a pair of keys"
     )]
     Public {
         /// What was given.

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Result, bail};
 use strata_archive::parts::is_community_id;
 use strata_filter::Filter;
 use strata_labels::{
@@ -14,8 +14,8 @@ use strata_store::Log;
 use strata_terminal::key::KeyArgs;
 use strata_terminal::output::{self, refuse};
 use strata_terminal::packets::{damaged, open_log};
-use strata_terminal::selection::{first_packet_ns, say_no_match};
-use strata_terminal::text::{self, count_of, parse_time};
+use strata_terminal::selection::{find_between, first_packet_ns, say_no_match};
+use strata_terminal::text::{self, count_of};
 use strata_wire::{Printable, grouped};
 use tracing::info;
 
@@ -179,24 +179,7 @@ fn label(text: &str) -> Result<&str> {
 
 /// Which packets are meant.
 fn find<'a>(args: &AddArgs, log: &Log, filter: Option<&'a Filter>) -> Result<Find<'a>> {
-    let reference = first_packet_ns(log)?;
-    let time = |text: &Option<String>| {
-        let text = text.as_deref();
-        text.map(|text| parse_time(text, reference)).transpose()
-    };
-    let find = Find {
-        from_ns: time(&args.from)?,
-        to_ns: time(&args.to)?,
-        filter,
-    };
-    if let (Some(from), Some(to)) = (find.from_ns, find.to_ns) {
-        ensure!(
-            from < to,
-            "--from is not before --to: a time without a date is on the day of the log's first \
-             packet"
-        );
-    }
-    Ok(find)
+    find_between([&args.from, &args.to], first_packet_ns(log)?, filter)
 }
 
 /// Says where a log is damaged, if that is why its flows cannot be found.

@@ -323,7 +323,7 @@ fn tokens(file: &Path) -> Result<Vec<(Role, String)>> {
         if token.len() < TOKEN_BYTES_MIN {
             let number = number + 1;
             return Err(refuse(format!(
-                "{named}, line {number}: a token has at least {TOKEN_BYTES_MIN} bytes: make one with \
+                "{named}, line {number}: a token must have at least {TOKEN_BYTES_MIN} bytes: make one with \
                  `openssl rand -hex 32`"
             )));
         }

@@ -85,9 +85,9 @@ pub(super) struct ListArgs {
 /// Arguments of `strata telemetry top`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Counters have no keys: the collector keeps the keys with the largest counts, at least 512 (with G
-generations, at least 512 / G of each). If other keys were reported, the last line gives the count
-below which keys may be missing.
+Counters have no keys: the collector remembers the keys with the largest counts, at least 512 of
+them (with --generations G, at least 512 / G for each generation). If there were more, the last line
+gives the count below which keys may be missing.
 
 A count is never too small; `strata telemetry get` shows by how much it may be too large.
 

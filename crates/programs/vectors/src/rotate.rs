@@ -28,7 +28,7 @@ pub(super) struct RotateArgs {
 
     /// Limit the number of files to N: with -C, the oldest is overwritten, and all names have
     /// numbers from 0; with -G, the command ends once N files are complete.
-    #[arg(short = 'W', long, value_name = "N")]
+    #[arg(short = 'W', long, value_name = "N", value_parser = text::at_least_1::<NonZeroU32>)]
     filecount: Option<NonZeroU32>,
 }
 

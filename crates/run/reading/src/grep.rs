@@ -176,7 +176,7 @@ pub fn run(args: &Args) -> Result<()> {
     drop(progress);
     lines.writer().flush()?;
     if exported.packets == 0 {
-        logs.say_span(&find);
+        logs.say_nothing_found(&find, Some(&args.print.kept));
     }
     searched.say();
     if streams.forgotten() > 0 {

@@ -60,7 +60,7 @@ pub(crate) struct NamesArgs {
     mmdb: Vec<PathBuf>,
 
     /// Take names of hosts from the DNS answers in these logs, from their beginning on, as far as
-    /// the payload was kept: the name that was asked for last, and how many others there were. A
+    /// the payload was kept: the name that was asked for last, and the number of others. A
     /// name in --names comes first. The logs are read twice, the first time without the filter.
     #[arg(long)]
     dns_names: bool,

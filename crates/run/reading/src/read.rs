@@ -183,7 +183,7 @@ pub fn run(args: &Args) -> Result<()> {
     })?;
     lines.writer().flush()?;
     if exported.packets == 0 {
-        logs.say_span(&find);
+        logs.say_nothing_found(&find, Some(&args.print.kept));
     }
     say_untested(exported.untested);
     report(&exported.damage, exported.left_out)

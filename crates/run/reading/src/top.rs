@@ -63,7 +63,7 @@ pub struct Args {
     of: Of,
 
     /// Show this many rows, up to 1000000.
-    #[arg(short = 'n', long, value_name = "N", default_value_t = 20,
+    #[arg(short = 'n', long, value_name = "N", default_value_t = 20, allow_negative_numbers = true,
           value_parser = clap::value_parser!(u32).range(1..=i64::from(KEYS_MAX)))]
     number: u32,
 
@@ -423,7 +423,7 @@ pub fn run(args: &Args) -> Result<()> {
         );
     }
     if exported.packets == 0 {
-        logs.say_span(&find);
+        logs.say_nothing_found(&find, None);
     }
     say_untested(exported.untested);
     let ended = report(&exported.damage, exported.left_out);

@@ -82,7 +82,9 @@ pub enum StreamError {
     #[error(transparent)]
     Geometry(#[from] GeometryError),
     /// A record is too long for the stream.
-    #[error("{name}: a record of {len} bytes is too long: its records have at most {max} bytes")]
+    #[error(
+        "{name}: a record of {len} bytes is too long: records of this stream have at most {max} bytes"
+    )]
     TooLong {
         /// The stream.
         name: String,

@@ -42,25 +42,37 @@ impl SpanArgs {
         first_packet_ns: u64,
         filter: Option<&'a Filter>,
     ) -> Result<Find<'a>> {
-        let time = |text: &Option<String>| {
-            text.as_deref()
-                .map(|text| text::parse_time(text, first_packet_ns))
-                .transpose()
-        };
-        let find = Find {
-            from_ns: time(&self.from)?,
-            to_ns: time(&self.to)?,
-            filter,
-        };
-        if let (Some(from), Some(to)) = (find.from_ns, find.to_ns) {
-            anyhow::ensure!(
-                from < to,
-                "--from is not before --to: a time without a date is on the day of the log's first \
-                 packet"
-            );
-        }
-        Ok(find)
+        find_between([&self.from, &self.to], first_packet_ns, filter)
     }
+}
+
+/// What is wanted: packets from the first time on, and before the second, as `--from` and `--to` give them. A time
+/// without a date is on the day of this packet, ns since 1970.
+pub fn find_between<'a>(
+    [from, to]: [&Option<String>; 2],
+    first_packet_ns: u64,
+    filter: Option<&'a Filter>,
+) -> Result<Find<'a>> {
+    let time = |text: &Option<String>| {
+        text.as_deref()
+            .map(|text| text::parse_time(text, first_packet_ns))
+            .transpose()
+    };
+    let find = Find {
+        from_ns: time(from)?,
+        to_ns: time(to)?,
+        filter,
+    };
+    if let (Some(from), Some(to)) = (find.from_ns, find.to_ns) {
+        anyhow::ensure!(
+            from < to,
+            "--from, {}, is not before --to, {}: a time without a date is on the day of the log's first \
+             packet",
+            text::time(from),
+            text::time(to)
+        );
+    }
+    Ok(find)
 }
 
 /// How and why packets were kept.

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::num::{IntErrorKind, ParseIntError};
+use std::str::FromStr;
 use std::sync::Once;
 
 use anyhow::{Context, Result, anyhow, bail};
@@ -153,6 +154,16 @@ pub fn time(ts_ns: u64) -> String {
         }
         Err(_) => format!("{ts_ns} ns after 1970"),
     }
+}
+
+/// A number given by the user, of a type without 0 and below.
+///
+/// # Errors
+///
+/// If it is none, in words for the user.
+pub fn at_least_1<N: FromStr>(text: &str) -> Result<N, String> {
+    let number = text.parse();
+    number.map_err(|_| String::from("write a whole number, at least 1"))
 }
 
 /// A time given by the user: seconds since 1970 with a fraction, RFC 3339, a local date and time,

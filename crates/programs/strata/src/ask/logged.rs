@@ -5,16 +5,16 @@ use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::atomic::Ordering;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, bail};
 use strata_filter::Filter;
 use strata_gpv::Column;
-use strata_query::{Find, LoggedPacket};
+use strata_query::LoggedPacket;
 use strata_store::{Log, Recording, SavedLedger};
 use strata_terminal::output::refuse;
 use strata_terminal::packets::{damaged, logged, open_log};
-use strata_terminal::selection::first_packet_ns;
+use strata_terminal::selection::{find_between, first_packet_ns};
 use strata_terminal::signals::stop_on_signal;
-use strata_terminal::text::{parse_time, percent};
+use strata_terminal::text::percent;
 use strata_wire::grouped;
 
 use super::Args;
@@ -57,23 +57,8 @@ pub(super) fn ask(
     let log = open_log(&args.of_logs.key, dir, "queries")?;
     answers.reads(args.of_logs.key.sources([(dir, &log)]).files(&args.files));
     answers.open()?;
-    let reference = first_packet_ns(&log)?;
-    let time = |text: &Option<String>| {
-        let text = text.as_deref();
-        text.map(|text| parse_time(text, reference)).transpose()
-    };
-    let find = Find {
-        from_ns: time(&args.of_logs.from)?,
-        to_ns: time(&args.of_logs.to)?,
-        filter,
-    };
-    if let (Some(from), Some(to)) = (find.from_ns, find.to_ns) {
-        ensure!(
-            from < to,
-            "--from is not before --to: a time without a date is on the day of the log's first \
-             packet"
-        );
-    }
+    let times = [&args.of_logs.from, &args.of_logs.to];
+    let find = find_between(times, first_packet_ns(&log)?, filter)?;
     let classes = Classes::of(&log);
     let (mut interrupted, mut least_share) = (false, 1.0_f64);
     let read = logged(&log, &find, |logged, packet| {

@@ -24,7 +24,7 @@ use strata_terminal::logging::{self, LoggingArgs, QuietArgs};
 use strata_terminal::output::{Completeness, print_json, refuse, standard};
 use strata_terminal::progress::Progress;
 use strata_terminal::signals::{Interrupted, stop_on_signal};
-use strata_terminal::text::{chain, count_of, duration_ns, percent};
+use strata_terminal::text::{at_least_1, chain, count_of, duration_ns, percent};
 use strata_terminal::{key, plain};
 use strata_wire::{Printable, grouped, human_bytes};
 use tracing::{error, info};
@@ -59,7 +59,7 @@ pub(crate) struct Args {
 
     /// Compact with this many threads. By default one per core, or one with --every, so that the
     /// other cores stay free for the recording. The number does not change the resulting files.
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = at_least_1::<NonZeroUsize>)]
     jobs: Option<NonZeroUsize>,
 
     /// From now on, encrypt compacted files to this public key (age1...) or the keys in this file;
@@ -222,6 +222,9 @@ fn once(
         plan.prune(disk, take)?;
     }
     let done = done?;
+    if done.files == 0 && done.damage.is_empty() && done.unknown_models.is_empty() {
+        info!("nothing to compact: no complete block file is left that is not compacted");
+    }
     if done.interrupted {
         info!("interrupted: compacted files stay compacted, and the next run compacts the rest");
         return Err(Interrupted.into());

@@ -24,7 +24,7 @@ pub(crate) struct RetentionArgs {
     #[arg(long, value_name = "TIME")]
     keep: Option<String>,
 
-    /// Keep one class this long: anomalous:365d. Packets of a flow that were compacted together (of
+    /// Keep the packets of one class this long: anomalous:365d. Packets of a flow that were compacted together (of
     /// one worker and one hour, at most 524,288) are kept as long as anomalous packets if one of
     /// them is anomalous. May be given for several classes.
     #[arg(long, value_name = "CLASS:TIME")]
@@ -37,9 +37,9 @@ pub(crate) struct RetentionArgs {
     #[arg(long, value_name = "SIZE")]
     max_size: Option<String>,
 
-    /// Let --keep and --keep-class delete more than half of the log although its newest packet is
-    /// more than an hour old. Without this option such a deletion is refused, because a clock that
-    /// is far ahead would cause it, too. Not needed while packets are recorded.
+    /// Let --keep and --keep-class delete more than half of the log even if its newest packet is
+    /// more than an hour old. Otherwise such a deletion is refused, because it may be the effect of
+    /// a clock that is far ahead. Not needed while packets are recorded.
     #[arg(long)]
     pub(crate) yes: bool,
 }

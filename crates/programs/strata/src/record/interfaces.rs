@@ -50,9 +50,9 @@ pub(super) struct InterfaceArgs {
     #[arg(short = 'B', long = "buffer-size", value_name = "KIB")]
     buffer_size: Option<String>,
 
-    /// Use one ring per interface (each), or a shared ring for all (one), with the memory of all
-    /// their rings together, but not more than 64 MiB or the largest of them. By default (auto), a
-    /// shared ring with 128 interfaces or more. Interfaces without Ethernet headers, the loopback
+    /// Use one ring per interface (each), or one ring for all interfaces (one), as large as their
+    /// rings would be together, but not larger than 64 MiB or the largest of them. By default
+    /// (auto), from 128 interfaces on, there is one ring for all. Interfaces without Ethernet headers, the loopback
     /// interface and those with timestamps of the NIC always have their own ring.
     #[arg(long, value_enum, value_name = "WHICH", default_value_t = RingsArg::Auto)]
     rings: RingsArg,
@@ -132,8 +132,8 @@ pub(super) struct InterfaceArgs {
     #[arg(long, value_enum, value_name = "WHAT", default_value_t = ShedArg::Auto)]
     shed: ShedArg,
 
-    /// Let the kernel copy only the headers of flows of which, very probably, only headers will be
-    /// kept. Saves copying long packets; on a busy core, and with packets shorter than 1,000 bytes,
+    /// Let the kernel copy only the headers of packets whose flow will very probably be kept as
+    /// headers only. Saves copying long packets; on a busy core, and with packets shorter than 1,000 bytes,
     /// the lookups can cost more than they save. Packets cut this way that should have been kept
     /// whole are counted (wanted_but_cut).
     #[arg(long, conflicts_with = "look_back", conflicts_with = "first_bytes")]

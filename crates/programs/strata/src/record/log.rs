@@ -44,7 +44,7 @@ pub(super) struct LogArgs {
     /// Limit the number of files: with -G, exit after N periods of -G; without -G, keep the last N
     /// block files of each worker and delete older ones, as a ring. (`strata prune` has other ways
     /// to keep a log small.)
-    #[arg(short = 'W', long, value_name = "N")]
+    #[arg(short = 'W', long, value_name = "N", value_parser = text::at_least_1::<NonZeroU32>)]
     filecount: Option<NonZeroU32>,
 
     /// Keep the log below this size during a live capture, by deleting the least important data as

@@ -109,7 +109,9 @@ pub enum CollectorError {
         reason: String,
     },
     /// The other end does not know the secret.
-    #[error("{peer}: does not know the secret of --secret-file, so no reports are sent to it")]
+    #[error(
+        "{peer}: does not know the secret in the file of --secret-file, so no reports are sent to it"
+    )]
     Impostor {
         /// The other end.
         peer: String,

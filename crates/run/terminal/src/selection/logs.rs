@@ -1,8 +1,8 @@
 //! The logs that a command reads: one, or several, whose packets are merged by time.
 
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
 use std::collections::binary_heap::PeekMut;
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -13,13 +13,14 @@ use anyhow::{Result, bail};
 use strata_filter::Filter;
 use strata_query::{Exported, Find, Kept, LoggedPacket, MEMORY_BYTES, PacketCopy};
 use strata_store::{Log, StoreError};
-use tracing::{error, info};
+use strata_wire::Printable;
+use tracing::{error, info, warn};
 
 use crate::key::KeyArgs;
 use crate::output::refuse;
 use crate::progress::Progress;
 
-use super::{SpanArgs, each, first_packet_ns, span_text};
+use super::{KeptArgs, SpanArgs, each, first_packet_ns, span_text};
 
 /// Logs read at a time: each has a thread.
 const LOGS_MAX: usize = 64;
@@ -87,7 +88,22 @@ impl Logs {
             )));
         }
         let dirs = [first].into_iter().chain(more.iter().map(Path::new));
-        let logs = dirs.map(|dir| {
+        let dirs: Vec<&Path> = dirs.collect();
+        let mut known = BTreeMap::new();
+        for dir in &dirs {
+            // What cannot be opened is said below.
+            let Ok(place) = dir.canonicalize() else {
+                continue;
+            };
+            if let Some(other) = known.insert(place, dir) {
+                return Err(refuse(format!(
+                    "{} and {} are the same log, whose packets would count twice: name it once",
+                    other.display(),
+                    dir.display()
+                )));
+            }
+        }
+        let logs = dirs.into_iter().map(|dir| {
             Ok(Named {
                 name: dir.display().to_string(),
                 log: key.open_watched(dir, progress)?,
@@ -139,8 +155,27 @@ impl Logs {
         span.find_on_day_of(first_ns, filter)
     }
 
-    /// If nothing was found, says when the packets of the logs arrived.
-    pub fn say_span(&self, find: &Find<'_>) {
+    /// Says why nothing was found, as far as that is known: the class is none of a log, or the packets arrived at other
+    /// times. The reason may be misspelled.
+    pub fn say_nothing_found(&self, find: &Find<'_>, kept: Option<&KeptArgs>) {
+        if let Some(class) = kept.and_then(|kept| kept.class.as_ref()) {
+            let recordings = self.logs.iter().flat_map(|named| named.log.recordings());
+            let classes: BTreeSet<&String> = recordings.flat_map(|one| &one.classes).collect();
+            if !classes.is_empty() && !classes.contains(class) {
+                let classes: Vec<&str> = classes.into_iter().map(String::as_str).collect();
+                warn!(
+                    "no packet has the class {}: the classes here are {}",
+                    Printable(class),
+                    Printable(&classes.join(", "))
+                );
+            }
+        }
+        if let Some(reason) = kept.and_then(|kept| kept.reason.as_ref()) {
+            info!(
+                "no selected packet was kept for {}: `strata read` prints reasons as --reason takes them",
+                Printable(reason)
+            );
+        }
         for (index, named) in self.logs.iter().enumerate() {
             let Some(text) = span_text(&named.log, find) else {
                 continue;
