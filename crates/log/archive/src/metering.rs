@@ -207,14 +207,23 @@ impl Metering {
         Ok(())
     }
 
+    /// Ends the flows that are idle at this time, ns: no packet of before is to come, where packets come in order.
+    ///
+    /// # Errors
+    ///
+    /// Those of `take`.
+    pub fn pass<E>(&mut self, until_ns: u64, take: &mut TakeRecord<'_, E>) -> Result<(), E> {
+        self.clock_ns = self.clock_ns.max(until_ns);
+        self.expire(take)
+    }
+
     /// Ends all flows: what is metered ends at this time, ns.
     ///
     /// # Errors
     ///
     /// Those of `take`.
     pub fn finish<E>(&mut self, end_ns: u64, take: &mut TakeRecord<'_, E>) -> Result<(), E> {
-        self.clock_ns = self.clock_ns.max(end_ns);
-        self.expire(take)?;
+        self.pass(end_ns, take)?;
         while self.oldest != NONE {
             let of = &self.entries[self.oldest as usize];
             let reason = match self.expired(of) {

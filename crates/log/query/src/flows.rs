@@ -117,7 +117,7 @@ fn each_flow(
     take: &mut dyn FnMut(FlowRecord) -> io::Result<()>,
 ) -> Result<ExportedFlows, ArchiveError> {
     let mut take = |values| {
-        let record = FlowRecord { values };
+        let record = FlowRecord::of(values);
         match options.class.is_none_or(|class| record.has_class(class)) {
             true => take(record),
             false => Ok(()),

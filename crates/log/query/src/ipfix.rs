@@ -181,6 +181,11 @@ impl Ipfix {
         }
     }
 
+    /// Writes the templates with the next message.
+    pub(crate) fn repeat_templates(&mut self) {
+        self.messages = 0;
+    }
+
     /// Adds both directions of a flow; returns whether the message is full.
     pub(crate) fn add(&mut self, record: &FlowRecord) -> Result<bool, WrongValue> {
         let ends = ADDRESSES.map(|column| record.address(column));

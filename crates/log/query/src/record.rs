@@ -15,6 +15,12 @@ pub struct FlowRecord {
 }
 
 impl FlowRecord {
+    /// A row of these values, in the order of [`FlowColumn::ALL`].
+    #[must_use]
+    pub fn of(values: Vec<Value>) -> Self {
+        Self { values }
+    }
+
     /// The columns that are exported, in order.
     pub fn columns() -> impl Iterator<Item = FlowColumn> {
         let columns = FlowColumn::ALL.iter().copied();

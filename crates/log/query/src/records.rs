@@ -219,6 +219,26 @@ impl<W: Write> RecordWriter<W> {
         }
     }
 
+    /// Writes what is buffered: of IPFIX, a message that is not full yet.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be written.
+    pub fn send(&mut self) -> io::Result<()> {
+        match &mut self.sink {
+            Sink::Csv(writer) => writer.flush(),
+            Sink::Json(output) => output.flush(),
+            Sink::Ipfix(output, ipfix) => ipfix.flush(output),
+        }
+    }
+
+    /// Repeats the templates of IPFIX with the next message: a collector may have been started meanwhile.
+    pub fn repeat_templates(&mut self) {
+        if let Sink::Ipfix(_, ipfix) = &mut self.sink {
+            ipfix.repeat_templates();
+        }
+    }
+
     /// Ends the file.
     ///
     /// # Errors

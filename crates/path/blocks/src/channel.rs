@@ -1,5 +1,6 @@
 //! How blocks travel between a worker and its writer.
 
+use std::fmt::Debug;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender, SyncSender, TryRecvError};
@@ -49,8 +50,8 @@ struct FromWriter {
     written: Option<Written>,
 }
 
-/// Where a worker's blocks go. A worker is compiled for its sink, so this costs nothing per packet.
-pub trait Sink {
+/// Where the blocks of a worker go. It is called for blocks, not for packets.
+pub trait Sink: Debug + Send {
     /// An empty block, if one is free now. A new sink has one.
     fn take(&mut self) -> Option<Box<BlockBuilder>>;
 
@@ -91,7 +92,7 @@ pub struct BlockSink {
     progress: Arc<Progress>,
 }
 
-impl std::fmt::Debug for ToWriter {
+impl Debug for ToWriter {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
             Self::Block(_) => "Block",

@@ -4,7 +4,7 @@ mod survey;
 
 use std::ops::ControlFlow;
 
-use strata_blocks::{Sink, SinkError};
+use strata_blocks::SinkError;
 use strata_capture::{CaptureError, Input, Next};
 
 use crate::worker::Worker;
@@ -28,10 +28,10 @@ pub enum RunError {
 /// # Errors
 ///
 /// What ended it; everything before is recorded.
-pub fn run<S: Sink>(
+pub fn run(
     input: &mut Input,
-    worker: &mut Worker<S>,
-    mut after_batch: impl FnMut(&mut Worker<S>) -> ControlFlow<()>,
+    worker: &mut Worker,
+    mut after_batch: impl FnMut(&mut Worker) -> ControlFlow<()>,
 ) -> Result<(), RunError> {
     let mut step = || -> Result<(), RunError> {
         loop {

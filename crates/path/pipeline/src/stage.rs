@@ -22,7 +22,7 @@ pub(crate) mod record;
 pub(crate) mod shadow;
 pub(crate) mod triggers;
 
-use strata_blocks::{Sink, SinkError};
+use strata_blocks::SinkError;
 use strata_capture::{PacketRef, Packets};
 use strata_classify::{LANES, VerdictId};
 use strata_policy::Plan;
@@ -52,7 +52,7 @@ pub(crate) const FEW: usize = 16;
 
 /// A worker's stages; those that its configuration does not use are absent.
 #[derive(Debug)]
-pub(crate) struct Stages<S> {
+pub(crate) struct Stages {
     pub(crate) parse: ParseStage,
     pub(crate) police: PoliceStage,
     pub(crate) classifier: Classifier,
@@ -66,11 +66,11 @@ pub(crate) struct Stages<S> {
     pub(crate) cut: Option<Box<CutStage>>,
     /// `None` without a shadow model.
     pub(crate) shadow: Option<Box<ShadowStage>>,
-    pub(crate) record: RecordStage<S>,
+    pub(crate) record: RecordStage,
 }
 
 /// All stages alike.
-impl<S: Sink> Stages<S> {
+impl Stages {
     /// Switches to another plan, whose policies are `police`.
     pub(crate) fn adopt(&mut self, plan: &Plan, police: Option<Box<Policing>>) {
         self.police.publish_hits();
@@ -123,7 +123,7 @@ impl<S: Sink> Stages<S> {
 }
 
 /// Batches in columns. Anything rare sends the batch to the other loop.
-impl<S: Sink> Stages<S> {
+impl Stages {
     /// Up to 256 packets; false if it has done nothing, since they need more than it can do.
     pub(crate) fn columns<P: Packets + ?Sized>(
         &mut self,
@@ -281,7 +281,7 @@ impl<S: Sink> Stages<S> {
 }
 
 /// Packet by packet.
-impl<S: Sink> Stages<S> {
+impl Stages {
     /// Up to 64 packets.
     pub(crate) fn lanes<P: Packets + ?Sized>(
         &mut self,

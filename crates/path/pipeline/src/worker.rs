@@ -4,7 +4,7 @@ mod parts;
 
 use std::sync::Arc;
 
-use strata_blocks::{BlockSink, Progress, Sink, SinkError};
+use strata_blocks::{Progress, SinkError};
 use strata_capture::Packets;
 use strata_classify::{LANES, Model};
 use strata_filter::Filter;
@@ -50,8 +50,8 @@ pub struct WorkerOptions {
 
 /// A worker. It owns everything it touches, and emits its records as blocks into a sink.
 #[derive(Debug)]
-pub struct Worker<S = BlockSink> {
-    stages: Stages<S>,
+pub struct Worker {
+    stages: Stages,
     /// What passes between them: packets in columns, where the path has them, ...
     batch: Option<Box<Batch>>,
     /// ... and packets one by one.
@@ -65,7 +65,7 @@ pub struct Worker<S = BlockSink> {
     seed: u64,
 }
 
-impl<S: Sink> Worker<S> {
+impl Worker {
     /// A worker made of these parts.
     ///
     /// # Errors
@@ -76,7 +76,7 @@ impl<S: Sink> Worker<S> {
     ///
     /// If the sink was used before, or the shadow needs features that the model has not
     /// ([`Classifier::check_shadow`]).
-    pub fn new(model: &Model, parts: Parts<S>) -> Result<Self, ModeError> {
+    pub fn new(model: &Model, parts: Parts) -> Result<Self, ModeError> {
         let (options, path, shadow) = (parts.options, parts.path, parts.shadow);
         let plan = Plan::new(model, &options.modes)?;
         let survey = shadow.as_ref().and_then(|_| parts.detail.survey.clone());
@@ -90,7 +90,7 @@ impl<S: Sink> Worker<S> {
                 None => Classifier::on(path, model, sketch),
                 Some(shadow) => Classifier::with_shadow(path, model, shadow, sketch),
             },
-            export: ExportStage::new(parts.tap, parts.exports),
+            export: ExportStage::new(parts.taps, parts.exports),
             budget: BudgetStage::new(parts.detail),
             triggers: parts.triggers.filter(Triggers::is_asked).map(Box::new),
             keep: KeepStage::new(options.sampling_seed),
@@ -206,7 +206,7 @@ impl<S: Sink> Worker<S> {
     fn begin(&mut self) -> Result<(), SinkError> {
         self.switch_if_asked()?;
         if let Some(export) = &mut self.stages.export {
-            export.look_at_tap();
+            export.look_at_taps();
         }
         self.apply_alerts()
     }
@@ -319,7 +319,7 @@ impl<S: Sink> Worker<S> {
 }
 
 /// The state of a worker.
-impl<S: Sink> Worker<S> {
+impl Worker {
     /// All that it has counted so far.
     #[must_use]
     pub fn counts(&self) -> WorkerCounts {

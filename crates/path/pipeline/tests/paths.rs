@@ -165,7 +165,7 @@ struct Setup {
 
 /// A worker, and what it leaves behind.
 struct Recording {
-    worker: Worker<Blocks>,
+    worker: Worker,
     sink: Blocks,
     policies: Vec<Policy>,
     copies: Arc<Mutex<Vec<Vec<u8>>>>,
@@ -310,7 +310,7 @@ impl Setup {
             sketch: Some(model.new_sketch(self.table).unwrap()),
             steering: Some(steering),
             triggers: Some(Triggers::new(&triggers)),
-            tap,
+            taps: tap.into_iter().collect(),
             copies: Some(Box::new(Copied(Arc::clone(&copies)))),
             exports: Some(Box::new(Taken(Arc::clone(&exported)))),
             shadow: self.has_shadow.then(|| Arc::new(another(model))),

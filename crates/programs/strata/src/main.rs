@@ -10,6 +10,7 @@ mod bug_report;
 mod commands;
 mod config;
 mod control;
+mod flows;
 mod help;
 mod interfaces;
 mod keeping;

@@ -35,6 +35,8 @@ use strata_terminal::text;
 use strata_wire::TunnelKey;
 use tracing::{info, warn};
 
+use crate::flows::FlowArgs;
+
 /// How often signals are checked and the progress is updated.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
@@ -95,8 +97,8 @@ pub(crate) struct DataPathArgs {
     #[arg(short = 'm', long = "model", value_name = "FILE", help_heading = CLASSIFICATION)]
     model: Option<PathBuf>,
 
-    /// Compare with this model: the summary, `strata status` and metrics count the packets of which
-    /// it would have kept more or less. The log is unchanged. Costs the CPU time of this model's
+    /// Compare with this model: the summary, `strata status` and metrics count the packets that
+    /// it would have kept in more or less detail. The log is unchanged. Costs the CPU time of this model's
     /// trees. It must have the classes, features and window of the model in force, because both get
     /// the same features.
     #[arg(long, value_name = "FILE", help_heading = CLASSIFICATION)]
@@ -144,6 +146,9 @@ pub(crate) struct DataPathArgs {
     /// to send, or that the network does not accept, are dropped and counted.
     #[arg(long, value_name = "HOST[:PORT]", help_heading = "Steering")]
     report_to: Option<String>,
+
+    #[command(flatten)]
+    flows: FlowArgs,
 
     #[command(flatten)]
     steer: steering::SteerArgs,
@@ -265,6 +270,7 @@ impl DataPathArgs {
                 Some(host) => Some(address("--report-to", host, UDP_PORT)?),
                 None => None,
             },
+            flows_to: self.flows.spec()?,
             memory_max: self.memory,
             steering: self.steer.spec()?,
             tunnel_key: match self.tunnel_key {
@@ -422,6 +428,7 @@ pub(crate) fn stream_into(
         shadow: None,
         mirror_to: None,
         report_to: None,
+        flows_to: None,
         memory_max: None,
         steering: SteeringSpec::default(),
         tunnel_key: TunnelKey::Inner,

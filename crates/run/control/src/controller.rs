@@ -32,7 +32,7 @@ use crate::queries::{Queries, QueryRefused, QueryStatus};
 use crate::request::QueryRequest;
 use crate::saved::Saved;
 use crate::status::{
-    CompactionStatus, CpuStatus, EveStatus, ExportStatus, ReportStatus, ShedStatus,
+    CompactionStatus, CpuStatus, EveStatus, ExportStatus, FlowsStatus, ReportStatus, ShedStatus,
 };
 use crate::vectors::Subscribers;
 
@@ -139,6 +139,8 @@ pub struct Controller {
     queries: Arc<Queries>,
     /// As the reporter published it last.
     reports: Mutex<Option<ReportStatus>>,
+    /// Flows for a collector of flows.
+    flows: Mutex<Option<FlowsStatus>>,
     /// As the exporter published it last.
     exports: Mutex<Vec<ExportStatus>>,
     /// As found last.
@@ -230,6 +232,7 @@ impl Controller {
             queries: Queries::new(&subscribers),
             subscribers,
             reports: Mutex::default(),
+            flows: Mutex::default(),
             exports: Mutex::default(),
             eve: Mutex::default(),
             compaction: Mutex::default(),
@@ -253,6 +256,18 @@ impl Controller {
     pub fn reports(&self) -> Option<ReportStatus> {
         let reports = self.reports.lock();
         reports.unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Publishes what became of flows for a collector of flows.
+    pub fn set_flows(&self, status: FlowsStatus) {
+        *self.flows.lock().unwrap_or_else(PoisonError::into_inner) = Some(status);
+    }
+
+    /// What became of flows, if a collector of flows was named.
+    #[must_use]
+    pub fn flows(&self) -> Option<FlowsStatus> {
+        let flows = self.flows.lock();
+        flows.unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Publishes what was read of `--eve`.

@@ -12,8 +12,8 @@ use crate::controller::Controller;
 
 use samples::{
     Moment, Sample, amount, classes, compaction, cpu, detail, drift, eve_flows, eve_lines, exports,
-    flow_table, hits, interfaces, kinds, label, lost, maybe, mode, one, real, receive, reports,
-    resources, results, shadow,
+    flow_table, flows, hits, interfaces, kinds, label, lost, maybe, mode, one, real, receive,
+    reports, resources, results, shadow,
 };
 
 /// Most samples of one metric, which keeps the page small in any case: further classes, interfaces
@@ -139,7 +139,7 @@ const fn metric(name: &'static str, help: &'static str, samples: Samples) -> Met
 }
 
 /// All metrics, in page order.
-const METRICS: [Metric; 46] = [
+const METRICS: [Metric; 49] = [
     metric(
         "packets",
         "Packets by outcome",
@@ -190,6 +190,29 @@ const METRICS: [Metric; 46] = [
         "telemetry_reports",
         "Reports to a telemetry collector, by outcome",
         Counter(reports),
+    ),
+    metric(
+        "flow_records",
+        "Records of flows for a collector of flows, one for each direction",
+        Counter(|moment| {
+            flows(moment, |flows| {
+                vec![("made", flows.records), ("unfit", flows.unfit)]
+            })
+        }),
+    ),
+    metric(
+        "flow_datagrams",
+        "Datagrams with records of flows, by outcome",
+        Counter(|moment| {
+            flows(moment, |flows| {
+                vec![("sent", flows.datagrams), ("not-sent", flows.not_sent)]
+            })
+        }),
+    ),
+    metric(
+        "flow_packets_lost",
+        "Packets that are in no record of a flow, since they came faster than flows were made",
+        Counter(|moment| flows(moment, |flows| vec![("lost", flows.lost)])),
     ),
     metric(
         "exported_packets",

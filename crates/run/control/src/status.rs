@@ -78,6 +78,9 @@ pub struct Status {
     /// What is reported to a telemetry collector (`--report-to`).
     #[serde(default)]
     pub reports: Option<ReportStatus>,
+    /// What became of flows for a collector of flows (`--flows-to`), if there is one.
+    #[serde(default)]
+    pub flows: Option<FlowsStatus>,
     /// What policies export, by destination.
     #[serde(default)]
     pub exports: Vec<ExportStatus>,
@@ -146,6 +149,27 @@ pub struct ExportStatus {
     /// Why not, in the last second; empty if all were sent.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub problem: String,
+}
+
+/// Flows that a recording sends to a collector of flows, as IPFIX.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct FlowsStatus {
+    /// The collector's address.
+    pub to: String,
+    /// Flows that ended, or went on for longer than the active timeout.
+    pub flows: u64,
+    /// Records of them: one for each direction.
+    pub records: u64,
+    /// Datagrams sent.
+    pub datagrams: u64,
+    /// Datagrams that the network did not take: there is no listener, or the interface was full.
+    pub not_sent: u64,
+    /// Packets that are in no flow, since they came faster than flows were made.
+    pub lost: u64,
+    /// Flows whose counts do not fit IPFIX.
+    pub unfit: u64,
+    /// Flows that ended early, since there were more than 262,144 of a worker at a time.
+    pub crowded_out: u64,
 }
 
 /// What a recording reports to a telemetry collector.

@@ -1,53 +1,73 @@
 //! A collector of flows elsewhere, which takes IPFIX over UDP (RFC 7011, section 10.3).
 
 use std::io::{self, Write};
-use std::net::{SocketAddr, ToSocketAddrs, UdpSocket};
+use std::net::{SocketAddr, UdpSocket};
 
-use anyhow::{Context, Result};
 use strata_send::Ticks;
-use strata_terminal::output::refuse;
-use strata_wire::Printable;
 
 /// That of IPFIX, as registered with IANA.
-const PORT: u16 = 4739;
+pub const PORT: u16 = 4739;
 
 /// Sends each write as a datagram, at a rate at most.
 #[derive(Debug)]
-pub(super) struct FlowCollector {
+pub struct FlowCollector {
     socket: UdpSocket,
     to: SocketAddr,
+    per_second: u64,
     ticks: Ticks,
 }
 
 impl FlowCollector {
-    /// Sends to `HOST`, `HOST:PORT` or `udp://HOST:PORT`.
-    pub(super) fn open(to: &str, per_second: u64) -> Result<Self> {
-        let name = to.strip_prefix("udp://").unwrap_or(to);
-        let wrong = |problem: &str| {
-            let to = Printable(to);
-            refuse(format!(
-                "--to-collector '{to}': {problem}: write HOST or HOST:PORT"
-            ))
-        };
-        let found = match name.to_socket_addrs() {
-            Ok(found) => Ok(found),
-            Err(_) => (name.trim_matches(['[', ']']), PORT).to_socket_addrs(),
-        };
-        let mut found = found.map_err(|error| wrong(&error.to_string()))?;
-        let to = found.next().ok_or_else(|| wrong("no address"))?;
+    /// Sends to this address.
+    ///
+    /// # Errors
+    ///
+    /// If there is no socket, or no way.
+    pub fn connect(to: SocketAddr, per_second: u64) -> io::Result<Self> {
         let any: SocketAddr = match to {
             SocketAddr::V4(_) => ([0; 4], 0).into(),
             SocketAddr::V6(_) => ([0; 16], 0).into(),
         };
-        let socket = UdpSocket::bind(any).context("a socket for datagrams")?;
-        socket
-            .connect(to)
-            .with_context(|| format!("--to-collector {to}"))?;
+        let socket = UdpSocket::bind(any)?;
+        socket.connect(to)?;
         Ok(Self {
             socket,
             to,
+            per_second,
             ticks: Ticks::per_second(per_second),
         })
+    }
+
+    /// A second handle of the same socket, at the same rate.
+    ///
+    /// # Errors
+    ///
+    /// If there are no file descriptors.
+    pub fn try_clone(&self) -> io::Result<Self> {
+        Ok(Self {
+            socket: self.socket.try_clone()?,
+            to: self.to,
+            per_second: self.per_second,
+            ticks: Ticks::per_second(self.per_second),
+        })
+    }
+
+    /// Its address.
+    #[must_use]
+    pub fn to(&self) -> SocketAddr {
+        self.to
+    }
+
+    /// A test in tcpdump's language that what the socket sends fails.
+    pub(crate) fn own_traffic(&self) -> io::Result<String> {
+        let (from, to) = (self.socket.local_addr()?, self.to);
+        Ok(format!(
+            "not (udp and src host {} and src port {} and dst host {} and dst port {})",
+            from.ip(),
+            from.port(),
+            to.ip(),
+            to.port()
+        ))
     }
 
     fn failed(&self, error: &io::Error) -> io::Error {

@@ -83,6 +83,7 @@ fn record(
         recording,
         mut workers,
         reports,
+        flows,
         exporting,
     } = setup.start(setup.spec.filter.clone(), equipment, survey.as_ref())?;
     let mut worker = workers.pop().expect("a recording has a worker");
@@ -148,7 +149,7 @@ fn record(
     let outcome = WorkerOutcome::of(&worker, ran.map_err(RecordError::from));
     drop(reports);
     drop(worker);
-    drop(exporting);
+    drop((flows, exporting));
     finish(
         recording,
         vec![outcome],

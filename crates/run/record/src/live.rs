@@ -19,6 +19,7 @@ use strata_control::alerts::AlertSender;
 use strata_control::api::Server;
 use strata_control::{Controller, NetworkObserved, ReceiveStatus};
 use strata_filter::Filter;
+use strata_flow_export::Sending;
 use strata_role::sandbox::give_up;
 use strata_role::{Handle, Notice};
 use strata_sandbox::{SocketFile, User};
@@ -179,6 +180,7 @@ pub(crate) fn start(
         recording,
         workers,
         reports,
+        flows,
         exporting,
     } = setup.start(opened.filter, equipment, None)?;
     tell(
@@ -209,6 +211,7 @@ pub(crate) fn start(
         watchdog: Watchdog::new(running.len()),
         running,
         reports,
+        flows,
         exporting,
         recording,
         governor: opened.governor,
@@ -266,6 +269,7 @@ struct Supervisor {
     ends: Option<Instant>,
     running: Vec<Running>,
     reports: Option<Reports>,
+    flows: Option<Sending>,
     exporting: Option<Exporting>,
     recording: Recording,
     watchdog: Watchdog,
@@ -312,7 +316,7 @@ impl Supervisor {
         let lost = lost::lost(&worker::rings(&self.running), &drops, &mode);
         let warnings = lost.iter().map(lost::text).collect();
         let outcomes: Result<Vec<_>> = self.running.into_iter().map(Running::join).collect();
-        drop(self.reports);
+        drop((self.reports, self.flows));
         let told = self.told.into_lines();
         finish(
             self.recording,

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use strata_classify::{Drift, DriftReport};
-use strata_control::{ExportStatus, ReportStatus};
+use strata_control::{ExportStatus, FlowsStatus, ReportStatus};
 use strata_pipeline::Worker;
 use strata_policy::WorkerCounts;
 use strata_role::{Notice, Tell};
@@ -30,6 +30,8 @@ pub struct RecordOutcome {
     pub took: Duration,
     /// What was reported to a telemetry collector, if one was named.
     pub reports: Option<ReportStatus>,
+    /// What became of flows for a collector of flows, if one was named.
+    pub flows: Option<FlowsStatus>,
     /// What policies exported, by destination.
     pub exports: Vec<ExportStatus>,
     /// The finished recording; `None` if it could not be closed.
@@ -144,6 +146,7 @@ pub(crate) fn finish(
         drift,
         took: started.elapsed(),
         reports: setup.controller.reports(),
+        flows: setup.controller.flows(),
         exports: setup.controller.exports(),
         closed,
         failure,

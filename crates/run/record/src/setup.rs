@@ -8,9 +8,10 @@ use strata_capture::live::CutTable;
 use strata_control::Controller;
 use strata_control::saved::Saved;
 use strata_filter::Filter;
+use strata_flow_export::{FlowRecords, Sending};
 use strata_gpv_run::VectorTap;
 use strata_pipeline::{
-    Alerts, Classifier, Copies, DataPath, EnoughOfFlows, PacketLimit, Parts, TriggerOptions,
+    Alerts, Classifier, Copies, DataPath, EnoughOfFlows, PacketLimit, Parts, Tap, TriggerOptions,
     Triggers, Worker, WorkerOptions,
 };
 use strata_policy::{DetailLoads, DetailSite, Mode, Survey};
@@ -88,6 +89,8 @@ pub(crate) struct Started {
     /// To be dropped when the workers have ended, which ends it.
     pub(crate) reports: Option<Reports>,
     /// As these.
+    pub(crate) flows: Option<Sending>,
+    /// As these.
     pub(crate) exporting: Option<Exporting>,
 }
 
@@ -100,6 +103,8 @@ pub(crate) struct Setup {
     modes: Vec<Mode>,
     /// Where policies may export to.
     exports: Option<Exports>,
+    /// Where flows go.
+    flows: Option<FlowRecords>,
     /// The size of a worker's table of flows.
     table: TableSize,
     /// The alerts from `--eve`.
@@ -158,11 +163,14 @@ impl Setup {
             .clone()
             .map(Exports::open)
             .transpose()?;
+        let flows = spec.flows_to.as_ref().map(FlowRecords::open).transpose();
+        let flows = flows.at("--flows-to: the collector cannot be reached")?;
         Ok(Self {
             spec,
             configuration,
             addresses,
             exports,
+            flows,
             controller: Arc::new(controller),
             modes,
             table,
@@ -194,6 +202,9 @@ impl Setup {
     pub(crate) fn live_filter(&self) -> Result<Option<Filter>> {
         let mut tests = self.spec.destination.own_traffic()?;
         tests.extend(self.exports.iter().flat_map(Exports::own_traffic));
+        if let Some(flows) = &self.flows {
+            tests.push(flows.own_traffic().at("--flows-to")?);
+        }
         let filter = self.spec.filter.as_ref();
         Ok(without(tests, filter, self.spec.interface_names())?)
     }
@@ -295,12 +306,19 @@ impl Setup {
         });
         let (exporting, queues) = started.transpose()?.unzip();
         let mut queues = queues.unwrap_or_else(Vec::new).into_iter();
+        let flows = self.flows.as_ref();
+        let started =
+            flows.map(|to| to.start(workers, spec.hash_seed, &self.controller, waits, &self.tell));
+        let (flows, flow_taps) = started.transpose().at("--flows-to")?.unzip();
+        let mut flow_taps = flow_taps.unwrap_or_else(Vec::new).into_iter();
         let worker = |(number, (sink, equipment)): (u32, (BlockSink, Equipment))| {
-            let tap = VectorTap::new(self.controller.subscribers(), number, seed);
+            let vectors = VectorTap::new(self.controller.subscribers(), number, seed);
+            let mut taps: Vec<Box<dyn Tap>> = vec![Box::new(vectors)];
+            taps.extend(flow_taps.next().map(|tap| Box::new(tap) as _));
             let parts = Parts {
                 options: options.clone(),
                 path,
-                sink,
+                sink: Box::new(sink),
                 sketch: Some(equipment.sketch),
                 memory: memory.clone().map(|memory| Box::new(memory) as _),
                 steering: Some(Arc::clone(self.controller.steering())),
@@ -308,7 +326,7 @@ impl Setup {
                 limit: limit.clone(),
                 copies: equipment.copies,
                 enough: equipment.enough,
-                tap: Some(Box::new(tap)),
+                taps,
                 exports: queues.next().map(|queue: ExportQueue| Box::new(queue) as _),
                 detail: DetailSite {
                     load: loads.clone().map(|loads| (loads, exact::<usize>(number))),
@@ -326,6 +344,7 @@ impl Setup {
             |to| Reports::start(to, &self.controller, &spec.model.model, waits, &self.tell);
         Ok(Started {
             reports: spec.report_to.map(report).transpose()?,
+            flows,
             exporting,
             recording,
             workers: workers?,

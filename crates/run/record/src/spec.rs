@@ -7,6 +7,7 @@ use std::time::Duration;
 use strata_capture::live::LiveOptions;
 use strata_classify::Model;
 use strata_filter::Filter;
+use strata_flow_export::FlowsSpec;
 use strata_policy::DetailBudget;
 use strata_relay::LinkOptions;
 use strata_role::{Result, RoleError};
@@ -42,6 +43,8 @@ pub struct RecordSpec {
     pub mirror_to: Option<String>,
     /// The telemetry collector that gets reports of what is recorded.
     pub report_to: Option<SocketAddr>,
+    /// The collector of flows that gets the flows of what is recorded.
+    pub flows_to: Option<FlowsSpec>,
     /// Most bytes of the tables of flows, of all workers together; without it, what the
     /// configuration file says, else a sixteenth of the machine's memory.
     pub memory_max: Option<u64>,

@@ -48,6 +48,7 @@ fn spec(input: PathBuf, dir: &Path) -> RecordSpec {
         triggers: strata_record::TriggerSpec::default(),
         mirror_to: None,
         report_to: None,
+        flows_to: None,
         memory_max: None,
         steering: SteeringSpec::default(),
         tunnel_key: TunnelKey::Inner,

@@ -1,7 +1,7 @@
 //! The stages from the budget of detail to records as triggers use them, for one packet after another: what the
 //! flow of one asks for may have others written before it.
 
-use strata_blocks::{Sink, SinkError};
+use strata_blocks::SinkError;
 use strata_capture::Packets;
 use strata_classify::VerdictId;
 
@@ -45,15 +45,15 @@ pub(crate) fn definitions<'a>(
 }
 
 /// These stages, and what those before have found out.
-pub(crate) struct Deciding<'a, S> {
+pub(crate) struct Deciding<'a> {
     pub(crate) known: Known<'a>,
     pub(crate) sources: &'a [Source],
     pub(crate) budget: &'a mut BudgetStage,
     pub(crate) keep: &'a mut KeepStage,
-    pub(crate) record: &'a mut RecordStage<S>,
+    pub(crate) record: &'a mut RecordStage,
 }
 
-impl<S: Sink> Deciding<'_, S> {
+impl Deciding<'_> {
     /// The number for a verdict and who decided.
     #[inline(always)]
     pub(crate) fn reason(&mut self, verdict: VerdictId, decider: DeciderId) -> u16 {

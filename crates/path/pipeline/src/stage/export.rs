@@ -10,28 +10,36 @@ use crate::classifier::bits;
 use crate::exports::{ExportedPacket, Exports};
 use crate::tap::{NO_CLASS, Tap, Tapped, TappedHeaders};
 
-/// A tap, and what takes what policies export.
+/// Taps, and what takes what policies export.
 #[derive(Debug)]
 pub(crate) struct ExportStage {
-    tap: Option<Box<dyn Tap>>,
-    /// Whether the tap wants packets now.
-    is_tapped: bool,
+    taps: Vec<Tapping>,
     exports: Option<Box<dyn Exports>>,
     /// How many packets one stands for, where only a share of flows is captured.
     one_in: u32,
 }
 
+/// A tap, and whether it wants packets now.
+#[derive(Debug)]
+struct Tapping {
+    tap: Box<dyn Tap>,
+    is_wanted: bool,
+}
+
 impl ExportStage {
     /// `None` if there is neither.
     pub(crate) fn new(
-        tap: Option<Box<dyn Tap>>,
+        taps: Vec<Box<dyn Tap>>,
         exports: Option<Box<dyn Exports>>,
     ) -> Option<Box<Self>> {
-        let is_used = tap.is_some() || exports.is_some();
+        let is_used = !taps.is_empty() || exports.is_some();
+        let tapping = |tap| Tapping {
+            tap,
+            is_wanted: false,
+        };
         is_used.then(|| {
             Box::new(Self {
-                tap,
-                is_tapped: false,
+                taps: taps.into_iter().map(tapping).collect(),
                 exports,
                 one_in: 1,
             })
@@ -39,8 +47,23 @@ impl ExportStage {
     }
 
     /// Asks whether packets are wanted, until this is called again.
-    pub(crate) fn look_at_tap(&mut self) {
-        self.is_tapped = self.tap.as_mut().is_some_and(|tap| tap.is_wanted());
+    pub(crate) fn look_at_taps(&mut self) {
+        for Tapping { tap, is_wanted } in &mut self.taps {
+            *is_wanted = tap.is_wanted();
+        }
+    }
+
+    fn is_tapped(&self) -> bool {
+        self.taps.iter().any(|one| one.is_wanted)
+    }
+
+    /// Shows a packet to those who want packets.
+    fn show(&mut self, tapped: &Tapped<'_>) {
+        for Tapping { tap, is_wanted } in &mut self.taps {
+            if *is_wanted {
+                tap.take(tapped);
+            }
+        }
     }
 
     /// The share of flows that packets to come belong to.
@@ -56,6 +79,9 @@ impl ExportStage {
 
     /// An interface, before its first packet, or again when its description changes.
     pub(crate) fn interface(&mut self, id: u16, interface: &Interface) {
+        for Tapping { tap, .. } in &mut self.taps {
+            tap.interface(id, interface);
+        }
         if let Some(exports) = &mut self.exports {
             exports.interface(id, interface);
         }
@@ -70,7 +96,7 @@ impl ExportStage {
 
     /// No more packets come.
     pub(crate) fn finish(&mut self) {
-        if let Some(tap) = &mut self.tap {
+        for Tapping { tap, .. } in &mut self.taps {
             tap.finish();
         }
         if let Some(exports) = &mut self.exports {
@@ -85,7 +111,7 @@ impl ExportStage {
         chosen: Chosen<'_, P>,
         known: Known<'_>,
     ) {
-        if self.is_tapped {
+        if self.is_tapped() {
             self.show_columns(batch, chosen, known);
         }
         if self.exports.is_some() {
@@ -100,9 +126,6 @@ impl ExportStage {
         chosen: Chosen<'_, P>,
         known: Known<'_>,
     ) {
-        let Some(tap) = &mut self.tap else {
-            return;
-        };
         let mut others = batch.others.iter();
         for at in 0..chosen.len() {
             let plain;
@@ -115,9 +138,10 @@ impl ExportStage {
                     .expect("a packet is plain or among the others");
                 TappedHeaders::Other(headers)
             };
-            tap.take(&Tapped {
+            self.show(&Tapped {
                 packet: chosen.get(at),
                 headers,
+                header_len: batch.header_end[at],
                 class: class_in(batch, at, known),
             });
         }
@@ -157,7 +181,7 @@ impl ExportStage {
         passed: u64,
         known: Known<'_>,
     ) {
-        if self.is_tapped {
+        if self.is_tapped() {
             self.show_lanes(lanes, chosen, passed, known);
         }
         if self.exports.is_some() {
@@ -173,13 +197,11 @@ impl ExportStage {
         passed: u64,
         known: Known<'_>,
     ) {
-        let Some(tap) = &mut self.tap else {
-            return;
-        };
         for lane in bits(passed) {
-            tap.take(&Tapped {
+            self.show(&Tapped {
                 packet: chosen.get(lane),
                 headers: lanes.headers(lane),
+                header_len: lanes.header_len[lane],
                 class: class_of(lanes, lane, known),
             });
         }

@@ -1,7 +1,6 @@
 //! The stage that decides how much of each packet is kept, and who decided so: what modes and policies
 //! demand, joined.
 
-use strata_blocks::Sink;
 use strata_classify::VerdictId;
 use strata_policy::Plan;
 use strata_wire::wide::{GROUP, GROUPS, Kernel, Lanes, WIDE};
@@ -239,11 +238,11 @@ impl KeepStage {
     }
 
     /// Decides about each packet, after [`KeepStage::demand_columns`] and the budget of detail.
-    pub(crate) fn columns<S: Sink>(
+    pub(crate) fn columns(
         &mut self,
         batch: &mut Batch,
         known: Known<'_>,
-        record: &mut RecordStage<S>,
+        record: &mut RecordStage,
     ) {
         let odd = split_demands(batch);
         batch.recorded = batch.wanted;
@@ -298,12 +297,7 @@ impl KeepStage {
 }
 
 /// Counts a packet of a batch that is not recorded.
-pub(crate) fn skip<S: Sink>(
-    batch: &Batch,
-    at: usize,
-    outcome: Outcome,
-    record: &mut RecordStage<S>,
-) {
+pub(crate) fn skip(batch: &Batch, at: usize, outcome: Outcome, record: &mut RecordStage) {
     let [class, ..] = batch.kinds[at].to_le_bytes();
     record.skip(outcome, class, batch.wire_bytes(at));
 }

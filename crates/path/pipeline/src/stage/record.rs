@@ -28,8 +28,8 @@ const DEFINITIONS_LEN: usize = 2048;
 
 /// Fills blocks and hands them to the writer, and counts what becomes of their packets.
 #[derive(Debug)]
-pub(crate) struct RecordStage<S> {
-    sink: S,
+pub(crate) struct RecordStage {
+    sink: Box<dyn Sink>,
     block: Box<BlockBuilder>,
     next_seq: u64,
     /// What blocks say about the plan.
@@ -127,11 +127,11 @@ pub(crate) enum Ends<'a> {
     Other(&'a Headers),
 }
 
-impl<S: Sink> RecordStage<S> {
+impl RecordStage {
     /// # Panics
     ///
     /// If the sink was used before.
-    pub(crate) fn new(mut sink: S, hasher: FlowHasher, classes: usize) -> Self {
+    pub(crate) fn new(mut sink: Box<dyn Sink>, hasher: FlowHasher, classes: usize) -> Self {
         Self {
             block: sink.take().expect("a new sink has free blocks"),
             sink,

@@ -3,7 +3,7 @@
 use std::num::NonZeroU64;
 use std::sync::Arc;
 
-use strata_blocks::{Sink, SinkError};
+use strata_blocks::SinkError;
 use strata_capture::Packets;
 use strata_wire::wide::GROUP;
 use strata_wire::{Decider, FlowHasher, Keep, KeepKind, Outcome, exact};
@@ -153,10 +153,10 @@ enum Attention {
 /// What a packet's flow asks for, and what is remembered of flows.
 impl Triggers {
     /// Takes in new alerts: what is remembered of their flows is promoted.
-    pub(crate) fn apply_alerts<S: Sink>(
+    pub(crate) fn apply_alerts(
         &mut self,
         hasher: FlowHasher,
-        deciding: &mut Deciding<'_, S>,
+        deciding: &mut Deciding<'_>,
     ) -> Result<(), SinkError> {
         let Some(events) = self.alerted.as_mut().and_then(Alerted::events) else {
             return Ok(());
@@ -182,11 +182,11 @@ impl Triggers {
 
     /// Writes what is remembered of a flow whole, as `trigger` decided on a packet of this class; returns whether that
     /// is anything.
-    fn promote<S: Sink>(
+    fn promote(
         &mut self,
         fingerprint: u64,
         trigger: (DeciderId, u8),
-        deciding: &mut Deciding<'_, S>,
+        deciding: &mut Deciding<'_>,
     ) -> Result<bool, SinkError> {
         let Some(look_back) = &mut self.look_back else {
             return Ok(false);
@@ -213,10 +213,10 @@ impl Triggers {
     /// What happens to a packet, and who decided it: what modes and policies keep whole already is
     /// their decision. Also whether its flow asks for it by itself.
     #[inline(never)]
-    pub(crate) fn packet<S: Sink>(
+    pub(crate) fn packet(
         &mut self,
         lane: Lane<'_>,
-        deciding: &mut Deciding<'_, S>,
+        deciding: &mut Deciding<'_>,
     ) -> Result<(Decided, bool), SinkError> {
         const WHOLE: Outcome = Outcome::Log(Keep::Full);
         let known = deciding.known;
@@ -268,11 +268,11 @@ impl Triggers {
     /// those before; see [`Triggers::packet`]. Records those before one on whose account earlier packets are
     /// written.
     #[inline(never)]
-    pub(crate) fn columns<P: Packets + ?Sized, S: Sink>(
+    pub(crate) fn columns<P: Packets + ?Sized>(
         &mut self,
         batch: &mut Batch,
         recording: &mut Recording<'_, P>,
-        deciding: &mut Deciding<'_, S>,
+        deciding: &mut Deciding<'_>,
     ) -> Result<(), SinkError> {
         split_demands(batch);
         batch.recorded.fill(0);
@@ -301,11 +301,11 @@ impl Triggers {
     /// Decides about a packet and what its flow asks for: returns who decided, or why it is not
     /// recorded.
     #[inline(always)]
-    fn column<P: Packets + ?Sized, S: Sink>(
+    fn column<P: Packets + ?Sized>(
         &mut self,
         batch: &mut Batch,
         recording: &mut Recording<'_, P>,
-        deciding: &mut Deciding<'_, S>,
+        deciding: &mut Deciding<'_>,
         (at, has_flow): (usize, bool),
     ) -> Result<Result<DeciderId, Outcome>, SinkError> {
         const FULL: u8 = KeepKind::Full as u8;
@@ -358,11 +358,11 @@ impl Triggers {
     /// Has a packet kept whole, as its flow asks for, and first writes what is remembered of the flow
     /// if it asks for that too; returns who decided.
     #[inline(never)]
-    fn keep_whole<P: Packets + ?Sized, S: Sink>(
+    fn keep_whole<P: Packets + ?Sized>(
         &mut self,
         batch: &mut Batch,
         recording: &mut Recording<'_, P>,
-        deciding: &mut Deciding<'_, S>,
+        deciding: &mut Deciding<'_>,
         at: usize,
         asked: Attention,
     ) -> Result<DeciderId, SinkError> {

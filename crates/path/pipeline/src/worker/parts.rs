@@ -3,7 +3,7 @@
 use std::fmt::Debug;
 use std::sync::Arc;
 
-use strata_blocks::{BlockSink, Sink};
+use strata_blocks::Sink;
 use strata_classify::Model;
 use strata_policy::{DetailSite, Steering};
 use strata_sketch::{Preparation, Sketch};
@@ -25,13 +25,13 @@ pub trait Prepares: Debug + Send {
 
 /// What a worker is made of.
 #[derive(Debug)]
-pub struct Parts<S = BlockSink> {
+pub struct Parts {
     /// How it works.
     pub options: WorkerOptions,
     /// Which instructions it uses.
     pub path: DataPath,
     /// Where its blocks go; not used before.
-    pub sink: S,
+    pub sink: Box<dyn Sink>,
     /// Counts flows: made for the model (`Model::new_sketch`); `None` for a small one.
     pub sketch: Option<Sketch>,
     /// Prepares memory for more flows; without it, the sketch takes memory when it grows.
@@ -46,8 +46,8 @@ pub struct Parts<S = BlockSink> {
     pub copies: Option<Box<dyn Copies>>,
     /// Is told how much of a flow's packets is enough.
     pub enough: Option<Box<dyn EnoughOfFlows>>,
-    /// Is shown packets while it wants them.
-    pub tap: Option<Box<dyn Tap>>,
+    /// Are shown packets while they want them.
+    pub taps: Vec<Box<dyn Tap>>,
     /// Takes what policies export.
     pub exports: Option<Box<dyn Exports>>,
     /// What its budget of detail, if it has one, knows beforehand.
@@ -56,14 +56,14 @@ pub struct Parts<S = BlockSink> {
     pub shadow: Option<Arc<Model>>,
 }
 
-impl<S: Sink> Parts<S> {
+impl Parts {
     /// Only the parts that every worker has.
     #[must_use]
-    pub fn new(options: WorkerOptions, sink: S) -> Self {
+    pub fn new(options: WorkerOptions, sink: impl Sink + 'static) -> Self {
         Self {
             options,
             path: DataPath::best(),
-            sink,
+            sink: Box::new(sink),
             sketch: None,
             memory: None,
             steering: None,
@@ -71,7 +71,7 @@ impl<S: Sink> Parts<S> {
             limit: None,
             copies: None,
             enough: None,
-            tap: None,
+            taps: Vec::new(),
             exports: None,
             detail: DetailSite::default(),
             shadow: None,

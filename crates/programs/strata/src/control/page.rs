@@ -199,6 +199,18 @@ fn arrivals(status: &Status) -> impl Iterator<Item = Row> {
         );
         row("reports", counts)
     });
+    let flows = status.flows.as_ref().map(|flows| {
+        let counts = format!(
+            "to {}: {}, {} in {}; {} not sent, {} in no flow",
+            word(&flows.to),
+            count_of(flows.flows, "flow"),
+            count_of(flows.records, "record"),
+            count_of(flows.datagrams, "datagram"),
+            grouped(flows.not_sent),
+            count_of(flows.lost, "packet"),
+        );
+        row("flows", counts)
+    });
     let exported = status.exports.iter().map(|to| {
         let counts = format!(
             "to {} ({}): {} packets, {} lost, {} unfit, {} cut; {} datagrams, {} not sent; {} announcements",
@@ -234,7 +246,11 @@ fn arrivals(status: &Status) -> impl Iterator<Item = Row> {
             format!("{alerts} on {flows}, {matched} of them seen here"),
         )
     });
-    let asked = asked.into_iter().chain(installed).chain(reported);
+    let asked = asked
+        .into_iter()
+        .chain(installed)
+        .chain(reported)
+        .chain(flows);
     let asked = asked.chain(exported).chain(alerted).chain(compacted);
     interfaces.chain(lost).chain(asked)
 }
@@ -415,6 +431,7 @@ mod tests {
         Status {
             vectors: VectorStatus::default(),
             reports: None,
+            flows: None,
             exports: Vec::new(),
             eve: serde_json::from_str(EVE).unwrap(),
             compaction: None,

@@ -3,7 +3,6 @@
 mod anonymized;
 mod dedup;
 mod done;
-mod flow_collector;
 mod tls_keys;
 
 use std::io::{IsTerminal as _, stdout};
@@ -15,9 +14,8 @@ use anyhow::Result;
 use clap::ValueEnum;
 use dedup::DedupArgs;
 use done::{Count, Done};
-use flow_collector::FlowCollector;
 use strata_anonymize::Anonymizer;
-use strata_archive::Timeouts;
+use strata_flow_export::FlowCollector;
 use strata_query::{
     ByLink, ExportOptions, ExportedFlows, FileFormat, Find, FlowOptions, LoggedPacket,
     MergedExport, RecordFormat, export, export_flow_table, export_flows, export_packet_table,
@@ -31,6 +29,8 @@ use strata_terminal::progress::Progress;
 use strata_terminal::selection::{KeptArgs, Logs, SpanArgs, check_fit, say_no_match};
 use strata_terminal::text;
 use strata_wire::Printable;
+
+use crate::flows::{self, TimeoutArgs};
 
 /// Arguments of `strata export`.
 #[derive(Debug, clap::Args)]
@@ -211,42 +211,6 @@ enum Written {
     FlowTable,
 }
 
-/// When a flow record ends, though its flow goes on.
-#[derive(Debug, clap::Args)]
-struct TimeoutArgs {
-    /// End the record of a flow that lasts longer than TIME, a number with s, min, h or d; further
-    /// packets go to the next record. This default and that of --idle-timeout are nfpcapd's
-    /// (nfdump). [default: 300s]
-    #[arg(long, value_name = "TIME")]
-    active_timeout: Option<String>,
-
-    /// End the record of a flow that has had no packet for longer than TIME. [default: 60s]
-    #[arg(long, value_name = "TIME")]
-    idle_timeout: Option<String>,
-}
-
-impl TimeoutArgs {
-    fn any(&self) -> bool {
-        self.active_timeout.is_some() || self.idle_timeout.is_some()
-    }
-
-    fn timeouts(&self) -> Result<Timeouts> {
-        let usual = Timeouts::default();
-        let ns = |name: &str, text: &Option<String>, usual: u64| match text {
-            None => Ok(usual),
-            Some(text) => match text::duration_ns(text) {
-                Ok(0) => Err(refuse(format!("{name} must be above 0, as in 60s"))),
-                Ok(ns) => Ok(ns),
-                Err(problem) => Err(refuse(format!("{name}: {problem}"))),
-            },
-        };
-        Ok(Timeouts {
-            active_ns: ns("--active-timeout", &self.active_timeout, usual.active_ns)?,
-            idle_ns: ns("--idle-timeout", &self.idle_timeout, usual.idle_ns)?,
-        })
-    }
-}
-
 impl Args {
     fn tls_keys(&self) -> Result<Vec<u8>> {
         let file = self.tls_keys.as_deref();
@@ -283,7 +247,8 @@ fn to_collector(
     find: &Find<'_>,
     options: &FlowOptions<'_>,
 ) -> Result<Done> {
-    let collector = FlowCollector::open(to, per_second)?;
+    let collector = flows::collector("--to-collector", to)?;
+    let collector = FlowCollector::connect(collector, per_second)?;
     let exported = export_flows(log, collector, RecordFormat::IpfixDatagrams, find, options)?;
     check_fit(exported.misfit.as_ref())?;
     Ok(Done::of_flows(exported, 0))
@@ -482,7 +447,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     drop(progress);
     done.say(verb);
     if done.is_empty() {
-        logs.say_span(&find);
+        logs.say_nothing_found(&find, Some(&args.kept));
     }
     let ended = done.ended();
     if args.json {

@@ -53,6 +53,20 @@ pub(super) fn outcome(outcome: &RecordOutcome) -> Result<()> {
             text::count_of(reports.vectors_lost, "vector"),
         )?;
     }
+    if let Some(flows) = &outcome.flows {
+        writeln!(
+            out,
+            "flows to {}: {} as {} in {}; {} not sent, {} in no flow, {} unfit, {} cut short",
+            flows.to,
+            text::count_of(flows.flows, "flow"),
+            text::count_of(flows.records, "record"),
+            text::count_of(flows.datagrams, "datagram"),
+            grouped(flows.not_sent),
+            text::count_of(flows.lost, "packet"),
+            grouped(flows.unfit),
+            grouped(flows.crowded_out),
+        )?;
+    }
     for to in &outcome.exports {
         writeln!(
             out,

@@ -90,6 +90,7 @@ impl Controller {
                 ..self.subscribers.status()
             },
             reports: self.reports(),
+            flows: self.flows(),
             exports: self.exports(),
             eve: self.eve(),
             compaction: self.compaction(),

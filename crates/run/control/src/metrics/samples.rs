@@ -4,8 +4,8 @@ use strata_wire::Printable;
 
 use crate::status::{
     ClassStatus, CompactionStatus, CpuStatus, DriftStatus, EveStatus, ExportStatus,
-    FlowTableStatus, InterfaceStatus, LostStatus, PacketStatus, PolicyStatus, ReceiveStatus,
-    ResourceStatus, Status,
+    FlowTableStatus, FlowsStatus, InterfaceStatus, LostStatus, PacketStatus, PolicyStatus,
+    ReceiveStatus, ResourceStatus, Status,
 };
 
 /// Most policies with samples of their own: those with the lowest numbers.
@@ -100,6 +100,15 @@ pub(super) fn reports(moment: &Moment) -> Vec<Sample<u64>> {
     results
         .map(|(result, count)| (vec![("result", result.to_owned())], count))
         .into()
+}
+
+pub(super) fn flows(
+    moment: &Moment,
+    counts: impl Fn(&FlowsStatus) -> Vec<(&'static str, u64)>,
+) -> Vec<Sample<u64>> {
+    let all = moment.status.flows.iter().flat_map(counts);
+    all.map(|(result, count)| (vec![("result", result.to_owned())], count))
+        .collect()
 }
 
 pub(super) fn exports(

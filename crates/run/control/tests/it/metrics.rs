@@ -13,8 +13,9 @@ use strata_classify::{DriftReport, Model};
 use strata_control::config::PolicyConfig;
 use strata_control::metrics::{self, Format};
 use strata_control::{
-    CompactionStatus, Controller, CpuStatus, DriftWindow, EveStatus, ExportStatus, InterfaceStatus,
-    LostStatus, NetworkObserved, Observed, ReceiveStatus, ReportStatus, Settings, ShedStatus,
+    CompactionStatus, Controller, CpuStatus, DriftWindow, EveStatus, ExportStatus, FlowsStatus,
+    InterfaceStatus, LostStatus, NetworkObserved, Observed, ReceiveStatus, ReportStatus, Settings,
+    ShedStatus,
 };
 use strata_policy::{ClassKept, DetailCounts, Follower, ShadowCounts, WorkerCounts};
 use strata_sketch::Pressure;
@@ -151,6 +152,7 @@ fn metrics_and_the_status_keep_their_names() {
     everything.counts.shadow = Some(shadow);
     controller.tick(Instant::now(), everything);
     controller.set_reports(ReportStatus::default());
+    controller.set_flows(FlowsStatus::default());
     controller.set_exports(vec![ExportStatus {
         problem: "the network is unreachable".into(),
         ..ExportStatus::default()

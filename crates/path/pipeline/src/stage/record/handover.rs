@@ -2,13 +2,13 @@
 
 use std::sync::atomic::Ordering;
 
-use strata_blocks::{BlockCounters, Progress, Sink, SinkError, Written};
+use strata_blocks::{BlockCounters, Progress, SinkError, Written};
 use strata_policy::ClassKept;
 use strata_wire::{Counters, DropReason, Ledger, Outcome};
 
 use super::RecordStage;
 
-impl<S: Sink> RecordStage<S> {
+impl RecordStage {
     /// Counters shared with the writer of its blocks.
     pub(crate) fn progress(&self) -> &Progress {
         self.sink.progress()

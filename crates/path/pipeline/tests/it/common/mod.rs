@@ -9,7 +9,7 @@ use strata_classify::Model;
 use strata_wire::mix64;
 
 /// Blocks as they would be in a file.
-#[derive(Clone, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Blocks {
     sealed: Arc<Mutex<Vec<Vec<u8>>>>,
     written: Arc<Mutex<VecDeque<Written>>>,

@@ -1,0 +1,83 @@
+//! Flow records on the command line: when they end, and the collector that they go to.
+
+use std::net::SocketAddr;
+
+use anyhow::Result;
+use strata_archive::Timeouts;
+use strata_flow_export::{FlowsSpec, PORT};
+use strata_terminal::address::address;
+use strata_terminal::output::refuse;
+use strata_terminal::text;
+
+/// When a flow record ends, though its flow goes on.
+#[derive(Debug, clap::Args)]
+pub(crate) struct TimeoutArgs {
+    /// End the record of a flow that lasts longer than TIME, a number with s, min, h or d; further
+    /// packets go to the next record. This default and that of --idle-timeout are nfpcapd's
+    /// (nfdump). [default: 300s]
+    #[arg(long, value_name = "TIME")]
+    active_timeout: Option<String>,
+
+    /// End the record of a flow that has had no packet for longer than TIME. [default: 60s]
+    #[arg(long, value_name = "TIME")]
+    idle_timeout: Option<String>,
+}
+
+impl TimeoutArgs {
+    pub(crate) fn any(&self) -> bool {
+        self.active_timeout.is_some() || self.idle_timeout.is_some()
+    }
+
+    pub(crate) fn timeouts(&self) -> Result<Timeouts> {
+        let usual = Timeouts::default();
+        let ns = |name: &str, text: &Option<String>, usual: u64| match text {
+            None => Ok(usual),
+            Some(text) => match text::duration_ns(text) {
+                Ok(0) => Err(refuse(format!("{name} must be above 0, as in 60s"))),
+                Ok(ns) => Ok(ns),
+                Err(problem) => Err(refuse(format!("{name}: {problem}"))),
+            },
+        };
+        Ok(Timeouts {
+            active_ns: ns("--active-timeout", &self.active_timeout, usual.active_ns)?,
+            idle_ns: ns("--idle-timeout", &self.idle_timeout, usual.idle_ns)?,
+        })
+    }
+}
+
+/// Flows for a collector while packets are recorded.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Flows")]
+pub(crate) struct FlowArgs {
+    /// Send the flows of all captured packets, as they end, as IPFIX over UDP to this collector
+    /// (nfcapd, pmacct, Akvorado and others); the port is 4739 unless given. The recording never
+    /// waits for it: packets that come faster than flows are made are in no flow, and counted, and
+    /// so are datagrams that the network does not take.
+    #[arg(long, value_name = "HOST[:PORT]")]
+    flows_to: Option<String>,
+
+    #[command(flatten)]
+    timeouts: TimeoutArgs,
+}
+
+impl FlowArgs {
+    pub(crate) fn spec(&self) -> Result<Option<FlowsSpec>> {
+        let timeouts = self.timeouts.timeouts()?;
+        match &self.flows_to {
+            None if self.timeouts.any() => Err(refuse(
+                "--active-timeout and --idle-timeout are of the flows that --flows-to sends",
+            )),
+            None => Ok(None),
+            Some(to) => Ok(Some(FlowsSpec {
+                to: collector("--flows-to", to)?,
+                timeouts,
+            })),
+        }
+    }
+}
+
+/// The address of a collector: `HOST`, `HOST:PORT` or `udp://HOST:PORT`.
+pub(crate) fn collector(option: &str, to: &str) -> Result<SocketAddr> {
+    let name = to.strip_prefix("udp://").unwrap_or(to);
+    address(option, name, PORT).map_err(|problem| refuse(format!("{problem:#}")))
+}

@@ -1,0 +1,215 @@
+//! The thread that makes flows of packets and sends their records.
+
+use std::convert::Infallible;
+use std::io::{self, Write};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use strata_archive::{Metering, Timeouts};
+use strata_control::{Controller, FlowsStatus};
+use strata_query::{FlowRecord, RecordFormat, RecordWriter};
+use strata_role::{Notice, Tell};
+use strata_wire::unix_ns;
+
+use crate::collector::FlowCollector;
+use crate::queue::{Chunk, Spare};
+
+/// How often idle flows end, and records go that wait for more.
+const TURN: Duration = Duration::from_secs(1);
+/// A packet may be this old when the thread looks at it: flows end that were idle until then.
+const LATE_NS: u64 = 2_000_000_000;
+/// What is metered ends with its last packet.
+const BEGINNING_NS: u64 = 0;
+/// How often a collector gets the templates again, which may have been started meanwhile.
+const TEMPLATES_EVERY: Duration = Duration::from_secs(60);
+/// A collector works again once all datagrams were taken for so long.
+const WORKS_AFTER: Duration = Duration::from_secs(10);
+
+/// Counts datagrams, and those that the network does not take.
+struct Datagrams {
+    collector: FlowCollector,
+    sent: Arc<AtomicU64>,
+    not_sent: Arc<AtomicU64>,
+    tell: Tell,
+    /// When the last one was not sent, until that is long ago.
+    failed: Option<Instant>,
+}
+
+impl Write for Datagrams {
+    /// Never fails: the recording goes on, and so do numbers of records.
+    fn write(&mut self, datagram: &[u8]) -> io::Result<usize> {
+        match self.collector.write(datagram) {
+            Ok(_) => {
+                self.sent.fetch_add(1, Ordering::Relaxed);
+                // Where no one listens, every other datagram is refused.
+                if self.failed.is_some_and(|at| at.elapsed() >= WORKS_AFTER) {
+                    self.failed = None;
+                    let to = self.collector.to();
+                    (self.tell)(&Notice::info(
+                        "flows",
+                        format!("flows to {to}: works again"),
+                    ));
+                }
+            }
+            Err(error) => {
+                self.not_sent.fetch_add(1, Ordering::Relaxed);
+                if self.failed.replace(Instant::now()).is_none() {
+                    (self.tell)(&Notice::warning(format!(
+                        "flows to {error}; the recording continues, and datagrams that are not sent \
+                         are counted"
+                    )));
+                }
+            }
+        }
+        Ok(datagram.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Sends records, and counts those that cannot be.
+fn writes(
+    writer: &mut RecordWriter<Datagrams>,
+    unfit: &mut u64,
+) -> impl FnMut(Vec<Value>) -> Result<(), Infallible> {
+    |values| {
+        if writer.write(&FlowRecord::of(values)).is_err() {
+            *unfit += 1;
+        }
+        Ok(())
+    }
+}
+
+/// Makes flows of packets and sends their records.
+pub(crate) struct Sender {
+    /// By worker: all packets of a flow come from one.
+    meterings: Vec<Metering>,
+    writer: RecordWriter<Datagrams>,
+    spare: Spare,
+    lost: Arc<AtomicU64>,
+    sent: Arc<AtomicU64>,
+    not_sent: Arc<AtomicU64>,
+    unfit: u64,
+    to: String,
+    /// Whether packets have the time of the clock.
+    is_live: bool,
+    templates_sent: Instant,
+    controller: Arc<Controller>,
+}
+
+impl Sender {
+    pub(crate) fn new(
+        collector: FlowCollector,
+        (workers, hash_seed, timeouts): (usize, [u64; 2], Timeouts),
+        (lost, spare): (Arc<AtomicU64>, Spare),
+        (is_live, controller, tell): (bool, Arc<Controller>, Tell),
+    ) -> io::Result<Self> {
+        let to = collector.to().to_string();
+        let (sent, not_sent) = (Arc::default(), Arc::default());
+        let datagrams = Datagrams {
+            collector,
+            sent: Arc::clone(&sent),
+            not_sent: Arc::clone(&not_sent),
+            tell,
+            failed: None,
+        };
+        // Records do not say which recording they are of.
+        let metering = || Metering::new(timeouts, 0, hash_seed);
+        Ok(Self {
+            meterings: std::iter::repeat_with(metering).take(workers).collect(),
+            writer: RecordWriter::new(datagrams, RecordFormat::IpfixDatagrams)?,
+            spare,
+            lost,
+            sent,
+            not_sent,
+            unfit: 0,
+            to,
+            is_live,
+            templates_sent: Instant::now(),
+            controller,
+        })
+    }
+
+    /// Works until all taps have ended.
+    pub(crate) fn run(mut self, chunks: &Receiver<Chunk>) {
+        self.publish();
+        let mut turned = Instant::now();
+        loop {
+            match chunks.recv_timeout(TURN.saturating_sub(turned.elapsed())) {
+                Ok(chunk) => self.take(chunk),
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => break,
+            }
+            if turned.elapsed() >= TURN {
+                self.turn();
+                turned = Instant::now();
+            }
+        }
+        self.end();
+    }
+
+    fn take(&mut self, chunk: Chunk) {
+        let metering = &mut self.meterings[usize::from(chunk.worker)];
+        let mut write = writes(&mut self.writer, &mut self.unfit);
+        for packet in chunk.packets() {
+            let Ok(()) = metering.packet(&packet, |_| true, &mut write);
+        }
+        self.spare.put(chunk);
+    }
+
+    /// Ends idle flows, and sends what waits.
+    fn turn(&mut self) {
+        if self.is_live {
+            let until_ns = unix_ns().saturating_sub(LATE_NS);
+            let mut write = writes(&mut self.writer, &mut self.unfit);
+            for metering in &mut self.meterings {
+                let Ok(()) = metering.pass(until_ns, &mut write);
+            }
+        }
+        if self.templates_sent.elapsed() >= TEMPLATES_EVERY {
+            self.templates_sent = Instant::now();
+            self.writer.repeat_templates();
+        }
+        self.send();
+    }
+
+    fn send(&mut self) {
+        if self.writer.send().is_err() {
+            self.unfit += 1;
+        }
+        self.publish();
+    }
+
+    /// Sends the flows that go on.
+    fn end(mut self) {
+        let mut write = writes(&mut self.writer, &mut self.unfit);
+        for metering in &mut self.meterings {
+            let Ok(()) = metering.finish(BEGINNING_NS, &mut write);
+        }
+        drop(write);
+        self.send();
+    }
+
+    fn status(&self) -> FlowsStatus {
+        let crowded_out = self.meterings.iter().map(|one| one.crowded_out);
+        FlowsStatus {
+            to: self.to.clone(),
+            flows: self.writer.written,
+            records: self.writer.records(),
+            datagrams: self.sent.load(Ordering::Relaxed),
+            not_sent: self.not_sent.load(Ordering::Relaxed),
+            lost: self.lost.load(Ordering::Relaxed),
+            unfit: self.unfit,
+            crowded_out: crowded_out.fold(0, u64::saturating_add),
+        }
+    }
+
+    fn publish(&self) {
+        self.controller.set_flows(self.status());
+    }
+}
