@@ -109,13 +109,17 @@ test("nothing that came from packets, policies or recorders is taken for HTML", 
       },
     },
     reasons: {
-      total: { reasons: 1, packets: 1, kept_bytes: 1 },
-      reasons: [
+      total: { reasons: 2, packets: 1, kept_bytes: 1 },
+      kinds_in_all: 1,
+      kinds: [
         {
-          ...{ reason: HOSTILE, words: HOSTILE, class: HOSTILE, granularity: "full", score: 0.5, packets: 1, kept_bytes: 1 },
-          ...{ first: ofSchema("Packet").at, first_flow: HOSTILE, flow: null, more_trees: 0 },
-          trees: poisoned(ofSchema("Why").trees),
-          signs: poisoned(ofSchema("Why").signs),
+          ...{ words: HOSTILE, class: HOSTILE, granularity: "full", reasons: 2, packets: 1, kept_bytes: 1 },
+          largest: {
+            ...{ reason: HOSTILE, score: 0.5, packets: 1, kept_bytes: 1 },
+            ...{ first: ofSchema("Packet").at, first_flow: HOSTILE, flow: null, more_trees: 0 },
+            trees: poisoned(ofSchema("Why").trees),
+            signs: poisoned(ofSchema("Why").signs),
+          },
         },
       ],
       covered: ofSchema("Covered"),
@@ -525,12 +529,13 @@ test("a reason leads to a policy for its example flow, which says that it is no 
   const flow = "6_10.0.0.1_51234_10.0.0.2_443";
   const { total, covered } = ofSchema("Reasons");
   const reason = {
-    ...{ reason: "flow-trees:1", words: "28 of 30 trees", class: "botnet", granularity: "full", score: 0.9, packets: 2 },
-    ...{ kept_bytes: 900, first: ofSchema("Packet").at, first_flow: "10.0.0.1:51234 - 10.0.0.2:443", flow, signs: [], trees: [] },
-    more_trees: 0,
+    ...{ reason: "flow-trees:1", score: 0.9, packets: 2, kept_bytes: 900, first: ofSchema("Packet").at },
+    ...{ first_flow: "10.0.0.1:51234 - 10.0.0.2:443", flow, signs: [], trees: [], more_trees: 0 },
   };
-  const over = { reasons: { total, covered, reasons: [reason] } };
+  const kind = { words: "28 of 30 trees", class: "botnet", granularity: "full", reasons: 3, packets: 7, kept_bytes: 1900 };
+  const over = { reasons: { total, covered, kinds_in_all: 1, kinds: [{ ...kind, largest: reason }] } };
   await served({ at: "/why", over }, async (page) => {
+    await page.getByText("The largest of them kept 900 B in 2 packets:").waitFor();
     await page.getByText(reason.first_flow).waitFor();
     await page.getByRole("link", { name: "This example flow: never whole" }).click();
     const match = page.getByRole("combobox", { name: "Packets that match" });

@@ -11,7 +11,7 @@ import { colour, keptAs } from "../ui/colour";
 import { Signs, Trees } from "../ui/why";
 import { ClassName } from "./flow-columns";
 
-type Reason = Schemas["Reasons"]["reasons"][number];
+type Kind = Schemas["Reasons"]["kinds"][number];
 
 export function WhyView({ place, session }: View) {
   const log = place.query.get("log") ?? session.logs[0]?.id ?? "";
@@ -52,20 +52,20 @@ interface ReasonsProps {
 }
 
 function Reasons({ of: data, log, place, session }: ReasonsProps) {
-  const most = Math.max(1, ...data.reasons.map((reason) => reason.kept_bytes));
-  const listed = (what: "packets" | "kept_bytes") => data.reasons.reduce((sum, reason) => sum + reason[what], 0);
+  const most = Math.max(1, ...data.kinds.map((kind) => kind.kept_bytes));
+  const listed = (what: "packets" | "kept_bytes") => data.kinds.reduce((sum, kind) => sum + kind[what], 0);
   return (
     <>
       <p>
         {plural(data.total.reasons, "reason")} kept {bytes(data.total.kept_bytes)} in{" "}
-        {plural(data.total.packets, "packet")}; those that keep most come first.
+        {plural(data.total.packets, "packet")}. Reasons of one kind are listed together; those that keep most come first.
       </p>
-      {data.reasons.length === 0 && <p>No packet is in this log yet.</p>}
+      {data.kinds.length === 0 && <p>No packet is in this log yet.</p>}
       <ol class="reasons">
-        {data.reasons.map((reason, index) => (
+        {data.kinds.map((kind, index) => (
           <One
             key={index}
-            reason={reason}
+            kind={kind}
             log={log}
             place={place}
             most={most}
@@ -74,9 +74,9 @@ function Reasons({ of: data, log, place, session }: ReasonsProps) {
           />
         ))}
       </ol>
-      {data.total.reasons > data.reasons.length && (
+      {data.kinds_in_all > data.kinds.length && (
         <p>
-          And {plural(data.total.reasons - data.reasons.length, "reason")} more, which kept{" "}
+          And {plural(data.kinds_in_all - data.kinds.length, "kind")} more, which kept{" "}
           {bytes(data.total.kept_bytes - listed("kept_bytes"))} in {plural(data.total.packets - listed("packets"), "packet")}.
         </p>
       )}
@@ -85,7 +85,7 @@ function Reasons({ of: data, log, place, session }: ReasonsProps) {
 }
 
 interface OneProps {
-  reason: Reason;
+  kind: Kind;
   log: string;
   place: Place;
   most: number;
@@ -93,9 +93,10 @@ interface OneProps {
   mayChange: boolean;
 }
 
-function One({ reason, log, place, most, whole, mayChange }: OneProps) {
+function One({ kind, log, place, most, whole, mayChange }: OneProps) {
   const dark = useDark();
-  const share = whole > 0 ? reason.kept_bytes / whole : 0;
+  const reason = kind.largest;
+  const share = whole > 0 ? kind.kept_bytes / whole : 0;
   const packets = link("/search", {
     log,
     reason: reason.reason,
@@ -107,23 +108,32 @@ function One({ reason, log, place, most, whole, mayChange }: OneProps) {
       <div class="reason-bar" aria-hidden="true">
         <i
           style={{
-            width: `${(reason.kept_bytes / most) * 100}%`,
-            background: colour(reason.class, reason.granularity, dark),
+            width: `${(kind.kept_bytes / most) * 100}%`,
+            background: colour(kind.class, kind.granularity, dark),
           }}
         />
       </div>
       <p class="reason-head">
-        <b>{bytes(reason.kept_bytes)}</b> ({percent(share)}) in {plural(reason.packets, "packet")}, kept{" "}
-        {keptAs(reason.granularity)} · <ClassName of={reason.class} />
-        {reason.score !== null && <small> {percent(reason.score)} of the trees</small>}
+        <b>{bytes(kind.kept_bytes)}</b> ({percent(share)}) in {plural(kind.packets, "packet")}, kept{" "}
+        {keptAs(kind.granularity)} · <ClassName of={kind.class} />
+        {kind.reasons > 1 && <small> {plural(kind.reasons, "reason")}</small>}
       </p>
+      <p>{kind.words}</p>
+      {kind.reasons > 1 && (
+        <p>
+          The largest of them kept {bytes(reason.kept_bytes)} in {plural(reason.packets, "packet")}:
+        </p>
+      )}
       <p>
-        {reason.words} <small>Example: {reason.first_flow}</small>
+        <small>
+          Example: {reason.first_flow}
+          {reason.score !== null && <>; {percent(reason.score)} of the trees</>}
+        </small>
       </p>
       <Signs signs={reason.signs} />
       <p class="actions">
         <a class="button" href={packets}>
-          Show its flows
+          {kind.reasons > 1 ? "Show the flows of the largest" : "Show its flows"}
         </a>
         <Policy reason={reason} log={log} mayChange={mayChange} />
         {reason.flow !== null && (
@@ -150,7 +160,7 @@ function One({ reason, log, place, most, whole, mayChange }: OneProps) {
 }
 
 /** A policy knows addresses, protocols and ports, no reasons: from here it is one for the example flow. */
-function Policy(props: { reason: Reason; log: string; mayChange: boolean }) {
+function Policy(props: { reason: Kind["largest"]; log: string; mayChange: boolean }) {
   const { flow } = props.reason;
   if (!props.mayChange || flow === null || flow.startsWith("e_")) return null;
   const match = filterOf(flow);

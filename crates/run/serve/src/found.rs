@@ -16,7 +16,7 @@ use strata_wire::{FlowKey, prefetch_whole};
 use crate::series::{Histogram, Sum};
 
 pub(crate) use row::Row;
-pub(crate) use told::{FlowRow, ReasonCount, ReasonWords, ReasonsTotal, Tops, Totals, words};
+pub(crate) use told::{Cost, FlowRow, ReasonCount, ReasonWords, ReasonsTotal, Tops, Totals, words};
 
 /// Most flows that are listed: some 100 bytes each.
 pub(crate) const FLOWS_MAX: usize = 500_000;

@@ -1,17 +1,19 @@
 //! What a log holds, by hour, class and tier; what is deleted next; and why packets were kept.
 
-use std::collections::BTreeMap;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, HashMap};
 use std::num::NonZeroU128;
 use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
 use strata_archive::{Piece, PieceKind, Retention, deletable, plan};
-use strata_classify::{Model, is_of_shadow, leaves_of_reason};
+use strata_classify::{Model, Sign, Signs, is_of_shadow, kind_of, leaves_of_reason};
+use strata_sketch::Level;
 use strata_store::{Log, Recording, Select};
 use strata_wire::{clamped, unix_ns};
 use utoipa::ToSchema;
 
-use crate::found::{ReasonsTotal, words};
+use crate::found::{Cost, ReasonsTotal, words};
 use crate::logs::{self, Logs};
 use crate::parts::Covered;
 use crate::refused::Refused;
@@ -23,8 +25,8 @@ use crate::work::Stop;
 /// Most hours by class and tier, and most pieces that are deleted next.
 const HOURS_MAX: usize = 20_000;
 const PIECES_MAX: usize = 200;
-/// Most reasons.
-const REASONS_MAX: usize = 200;
+/// Most kinds of reasons.
+const KINDS_MAX: usize = 200;
 const HOUR_NS: u64 = 3600 * SECOND_NS;
 const DAY_NS: u64 = 24 * HOUR_NS;
 
@@ -349,21 +351,35 @@ fn piece(piece: &Piece) -> StoragePiece {
     }
 }
 
-/// Why packets were kept, those reasons first that keep most.
+/// Why packets were kept, those kinds of reasons first that keep most.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct Reasons {
-    reasons: Vec<ReasonCost>,
+    kinds: Vec<KindOfReasons>,
+    /// How many kinds there are.
+    kinds_in_all: usize,
     total: ReasonsTotal,
     covered: Covered,
+}
+
+/// Reasons of a class and granularity that are the same in words.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct KindOfReasons {
+    words: String,
+    class: String,
+    granularity: String,
+    /// How many there are.
+    reasons: u64,
+    packets: u64,
+    /// Bytes kept for them.
+    kept_bytes: u64,
+    /// The one that keeps most.
+    largest: ReasonCost,
 }
 
 /// A reason, and the bytes kept for it.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct ReasonCost {
     reason: String,
-    words: String,
-    class: String,
-    granularity: String,
     #[schema(required)]
     score: Option<f64>,
     packets: u64,
@@ -380,7 +396,7 @@ pub(crate) struct ReasonCost {
     more_trees: usize,
 }
 
-/// The most frequent reasons, those that keep most first.
+/// The kinds of reasons, those that keep most first.
 pub(crate) fn reasons(
     logs: &Logs,
     id: &str,
@@ -394,33 +410,104 @@ pub(crate) fn reasons(
     let found = run(&log, &sought, (10, false), stop, &mut |_, _| {
         std::ops::ControlFlow::Continue(())
     })?;
-    // Each model has other leaves.
-    let mut models: BTreeMap<(u32, bool), Option<Model>> = BTreeMap::new();
-    let (reasons, total) = found.by_cost(limit.unwrap_or(30).min(REASONS_MAX));
-    let reasons = reasons.into_iter().map(|reason| {
+    let (costs, total) = found.by_cost();
+    let models = models(&log, &costs);
+    let mut in_words = InWords {
+        models: &models,
+        signs: HashMap::new(),
+    };
+    let mut kinds: Vec<KindOfReasons> = Vec::new();
+    let mut known: HashMap<(&str, &str, String), usize> = HashMap::new();
+    for reason in &costs {
+        let words = in_words.words(reason);
+        let place = *known
+            .entry((reason.class, reason.granularity, words.clone()))
+            .or_insert_with(|| {
+                kinds.push(KindOfReasons {
+                    words,
+                    class: reason.class.to_owned(),
+                    granularity: reason.granularity.to_owned(),
+                    reasons: 0,
+                    packets: 0,
+                    kept_bytes: 0,
+                    largest: in_words.cost(reason),
+                });
+                kinds.len() - 1
+            });
+        let kind = &mut kinds[place];
+        kind.reasons = kind.reasons.saturating_add(1);
+        kind.packets = kind.packets.saturating_add(reason.packets);
+        kind.kept_bytes = kind.kept_bytes.saturating_add(reason.kept_bytes);
+    }
+    kinds.sort_by_key(|kind| Reverse(kind.kept_bytes));
+    let in_all = kinds.len();
+    kinds.truncate(limit.unwrap_or(30).min(KINDS_MAX));
+    Ok(Reasons {
+        kinds,
+        kinds_in_all: in_all,
+        total,
+        covered: found.covered(stop, since),
+    })
+}
+
+/// The model of each recording, and its shadow.
+type Models = BTreeMap<(u32, bool), Option<Model>>;
+
+fn models(log: &Log, reasons: &[Cost<'_>]) -> Models {
+    let mut models = Models::new();
+    for reason in reasons {
         let of = (reason.recording, is_of_shadow(reason.reason));
-        let model = models.entry(of).or_insert_with(|| {
+        models.entry(of).or_insert_with(|| {
             let mut recordings = log.recordings().iter();
             let own = recordings.find(|one| one.id == reason.recording);
-            own.and_then(|own| why::model(&log, own, reason.reason))
+            own.and_then(|own| why::model(log, own, reason.reason))
         });
-        let (trees, more) = model.as_ref().map_or((Vec::new(), 0), |model| {
+    }
+    models
+}
+
+/// Reasons in words, by the models that decided.
+struct InWords<'a> {
+    models: &'a Models,
+    /// What speaks for a class, by model and level: looked up once.
+    signs: HashMap<(u32, bool, Level, String), Option<Signs<'a>>>,
+}
+
+impl<'a> InWords<'a> {
+    fn model(&self, reason: &Cost<'_>) -> Option<&'a Model> {
+        let of = (reason.recording, is_of_shadow(reason.reason));
+        self.models.get(&of)?.as_ref()
+    }
+
+    /// What speaks for the class, the strongest first; `None` if it was not the forest that decided.
+    fn signs(&mut self, reason: &Cost<'_>) -> Option<Vec<Sign>> {
+        let (level, leaves) = leaves_of_reason(reason.reason)?;
+        let model = self.model(reason)?;
+        let is_shadow = is_of_shadow(reason.reason);
+        let of = (reason.recording, is_shadow, level, reason.class.to_owned());
+        let signs = self.signs.entry(of);
+        let signs = signs.or_insert_with(|| Signs::new(model, level, reason.class));
+        Some(signs.as_ref().map_or_else(Vec::new, |signs| signs.of(&leaves)))
+    }
+
+    /// The reason in a few words, with what is most unusual.
+    fn words(&mut self, reason: &Cost<'_>) -> String {
+        let words = words(reason.reason, reason.class);
+        match self.signs(reason) {
+            Some(signs) => format!("{words}: {}", kind_of(&signs)),
+            None => words,
+        }
+    }
+
+    fn cost(&mut self, reason: &Cost<'_>) -> ReasonCost {
+        let signs = self.signs(reason).unwrap_or_default();
+        let model = self.model(reason);
+        let signs = model.map_or_else(Vec::new, |model| why::shown(&signs, None, model.clock()));
+        let (trees, more) = model.map_or((Vec::new(), 0), |model| {
             why::trees(model, reason.class, reason.reason)
         });
-        let signs = model
-            .as_ref()
-            .filter(|_| leaves_of_reason(reason.reason).is_some())
-            .map(|model| why::signs(model, reason.class, reason.reason));
-        let words = words(reason.reason, reason.class);
-        let (words, signs) = match signs {
-            Some((kind, signs)) => (format!("{words}: {kind}"), signs),
-            None => (words, Vec::new()),
-        };
         ReasonCost {
             reason: reason.reason.to_owned(),
-            words,
-            class: reason.class.to_owned(),
-            granularity: reason.granularity.to_owned(),
             score: reason.score.map(f64::from),
             packets: reason.packets,
             kept_bytes: reason.kept_bytes,
@@ -431,10 +518,5 @@ pub(crate) fn reasons(
             trees,
             more_trees: more,
         }
-    });
-    Ok(Reasons {
-        reasons: reasons.collect(),
-        total,
-        covered: found.covered(stop, since),
-    })
+    }
 }

@@ -193,7 +193,8 @@ pub(crate) fn signs_of(model: &Model, class: &str, reason: &str) -> Vec<Sign> {
     Signs::new(model, level, class).map_or_else(Vec::new, |signs| signs.of(&leaves))
 }
 
-fn shown(signs: &[Sign], values: Option<&Values>, clock: Clock) -> Vec<WhySign> {
+/// The strongest signs, with a packet's values if one is shown.
+pub(crate) fn shown(signs: &[Sign], values: Option<&Values>, clock: Clock) -> Vec<WhySign> {
     let signs = signs.iter().take(SIGNS_TOLD);
     let each = signs.map(|sign| WhySign {
         words: sign.words.clone(),
@@ -201,15 +202,6 @@ fn shown(signs: &[Sign], values: Option<&Values>, clock: Clock) -> Vec<WhySign> 
         value_text: condition(&sign.condition, values, clock).value_text,
     });
     each.collect()
-}
-
-/// The signs of a reason of which no packet is shown.
-pub(crate) fn signs(model: &Model, class: &str, reason: &str) -> (String, Vec<WhySign>) {
-    let signs = signs_of(model, class, reason);
-    (
-        kind_of(&signs).to_owned(),
-        shown(&signs, None, model.clock()),
-    )
 }
 
 /// A tree that votes for a class, and why.

@@ -301,7 +301,7 @@ impl Found {
     }
 
     /// Why packets were kept, what costs most first; and totals.
-    pub(crate) fn by_cost(&self, limit: usize) -> (Vec<Cost<'_>>, ReasonsTotal) {
+    pub(crate) fn by_cost(&self) -> (Vec<Cost<'_>>, ReasonsTotal) {
         let mut labels: Vec<&Label> = self
             .labels
             .iter()
@@ -313,7 +313,7 @@ impl Found {
             packets: self.packets,
             kept_bytes: self.kept_bytes,
         };
-        let costs = labels.into_iter().take(limit).filter_map(|label| {
+        let costs = labels.into_iter().filter_map(|label| {
             let (first_ns, first_flow) = label.first?;
             Some(Cost {
                 recording: label.recording,
