@@ -37,8 +37,10 @@ pub enum CellKind {
     Int,
     /// 64 bits, signed.
     Long,
-    /// ns since 1970, UTC.
+    /// Microseconds since 1970, UTC.
     Time,
+    /// 16 bits, signed.
+    Short,
     /// 32 bits.
     Float,
     /// 64 bits.
@@ -65,8 +67,9 @@ impl CellKind {
             Self::Long => (Physical::INT64, None),
             Self::Time => (
                 Physical::INT64,
-                Some(LogicalType::timestamp(true, TimeUnit::NANOS)),
+                Some(LogicalType::timestamp(true, TimeUnit::MICROS)),
             ),
+            Self::Short => (Physical::INT32, Some(LogicalType::integer(16, true))),
             Self::Float => (Physical::FLOAT, None),
             Self::Double => (Physical::DOUBLE, None),
             Self::Text => (Physical::BYTE_ARRAY, Some(LogicalType::String)),

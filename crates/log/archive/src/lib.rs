@@ -69,7 +69,9 @@ pub use pieces::deletable;
 pub use plan::{Importance, Piece, PieceKind, PrunePlan, Retention, plan, retention_class};
 pub use prune::{NotSplit, PruneOptions, Pruned, make_room, make_room_except, prune, prune_as};
 pub use retention::PROTECTED;
-pub use strata_tables::{Coding, Column, Element, ElementForm, Kind, Narrows, Spec, Unit};
+pub use strata_tables::{
+    Coding, Column, Element, ElementForm, Kind, NS_PER_MICRO, Narrows, Spec, Unit, below_micros,
+};
 pub use tables::{Rows, Table, TakeRows, rows_of_blocks};
 pub use verify::{Verified, verify, verify_telling};
 

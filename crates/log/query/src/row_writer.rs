@@ -3,8 +3,9 @@
 use std::io::{self, Write};
 
 use serde_json::Value;
-use strata_archive::{Kind, Spec};
+use strata_archive::{Kind, NS_PER_MICRO, Spec, below_micros};
 use strata_columnar::{Cell, CellKind, Leaf, ParquetFile};
+use strata_wire::exact;
 
 /// Rows that are held until they are written.
 const ROWS: usize = 16_384;
@@ -26,7 +27,7 @@ impl<W: Write + Send> RowWriter<W> {
         specs: impl Iterator<Item = &'static Spec>,
     ) -> io::Result<Self> {
         let specs: Vec<&Spec> = specs.collect();
-        let columns = specs.iter().map(|spec| {
+        let columns = specs.iter().flat_map(|spec| {
             let kind = match spec.kind {
                 Kind::Time => CellKind::Time,
                 Kind::Int32 => CellKind::Int,
@@ -35,7 +36,11 @@ impl<W: Write + Send> RowWriter<W> {
                 Kind::Bool => CellKind::Bool,
                 Kind::Text | Kind::Bytes => CellKind::Text,
             };
-            kind.column(spec.name, spec.optional)
+            let below = (spec.kind == Kind::Time)
+                .then(|| CellKind::Short.column(&below_micros(spec.name), spec.optional));
+            [kind.column(spec.name, spec.optional)]
+                .into_iter()
+                .chain(below)
         });
         let about = vec![(String::from("strata.table"), table.to_owned())];
         let columns = columns.collect::<Result<_, _>>()?;
@@ -50,14 +55,26 @@ impl<W: Write + Send> RowWriter<W> {
     }
 
     pub(crate) fn row(&mut self, values: impl IntoIterator<Item = Value>) -> io::Result<()> {
-        let columns = self.specs.iter().zip(&mut self.leaves);
-        for ((spec, leaf), value) in columns.zip(values) {
+        let mut leaves = self.leaves.iter_mut();
+        for (spec, value) in self.specs.iter().zip(values) {
+            let mut leaf = || leaves.next().expect("each column has its leaves");
             let cell = cell(spec.kind, &value);
             if matches!(cell, Cell::Null) && !spec.optional {
                 let problem = format!("column {}: {value} is no {}", spec.name, spec.kind);
                 return Err(io::Error::other(problem));
             }
-            leaf.push(cell);
+            if spec.kind != Kind::Time {
+                leaf().push(cell);
+                continue;
+            }
+            let ns = match cell {
+                Cell::Long(ns) => Some(ns.cast_unsigned()),
+                _ => None,
+            };
+            let micros = ns.map(|ns| Cell::Long((ns / NS_PER_MICRO).cast_signed()));
+            let below = ns.map(|ns| Cell::Int(exact(ns % NS_PER_MICRO)));
+            leaf().push(micros.unwrap_or(Cell::Null));
+            leaf().push(below.unwrap_or(Cell::Null));
         }
         self.held += 1;
         self.written += 1;
@@ -138,12 +155,15 @@ mod tests {
         let mut rows = 0;
         for (n, row) in reader.get_row_iter(None).unwrap().enumerate() {
             let row = row.unwrap();
+            let micros = row.get_timestamp_micros(0).unwrap();
+            let below = i64::from(row.get_short(1).unwrap());
+            assert_eq!(micros * 1_000 + below, i64::try_from(n).unwrap());
             assert_eq!(
-                row.get_string(1).ok().cloned(),
+                row.get_string(2).ok().cloned(),
                 (n % 2 == 1).then(|| n.to_string())
             );
-            assert_eq!(row.get_int(2).unwrap(), i32::try_from(n % 65_536).unwrap());
-            assert!((row.get_float(3).unwrap() - 0.5).abs() < f32::EPSILON);
+            assert_eq!(row.get_int(3).unwrap(), i32::try_from(n % 65_536).unwrap());
+            assert!((row.get_float(4).unwrap() - 0.5).abs() < f32::EPSILON);
             rows += 1;
         }
         assert_eq!(rows, count);

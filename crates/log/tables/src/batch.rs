@@ -3,9 +3,7 @@
 
 use std::ops::Range;
 
-use parquet::file::reader::FileReader;
-
-use crate::ahead::{self, TableInput};
+use crate::ahead::TableInput;
 use crate::column::{Column, Values};
 use crate::error::{Source, TableError};
 use crate::reader::TableReader;
@@ -229,8 +227,7 @@ impl<R: TableInput> TableReader<R> {
         columns: &[usize],
         rows: &[Range<usize>],
     ) -> Result<Batch, TableError> {
-        let places = columns.iter().filter_map(|&column| self.places[column]);
-        ahead::pages(self.reader.metadata(), group, places, rows, &self.input);
+        self.will_read(group, columns, rows);
         let one = |&index: &usize| -> Result<BatchColumn, Source> {
             let spec = &self.specs[index];
             let Some(place) = self.places[index] else {

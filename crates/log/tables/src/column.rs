@@ -183,6 +183,8 @@ mod tests {
     use std::sync::atomic::AtomicBool;
 
     use bytes::Bytes;
+    use parquet::file::reader::{FileReader as _, SerializedFileReader};
+    use parquet::record::RowAccessor as _;
 
     use super::*;
     use crate::spec::{Coding, Spec};
@@ -223,6 +225,39 @@ mod tests {
     const T: Spec = Spec::new("t", Kind::Text, Coding::Dictionary, "").or_null();
     const D: Spec = Spec::new("d", Kind::Time, Coding::Delta, "");
     const F: Spec = Spec::new("f", Kind::Float, Coding::Plain, "").or_null();
+
+    /// As engines without nanoseconds read it: the parquet crate's reader of rows.
+    #[test]
+    fn a_time_is_microseconds_and_the_nanoseconds_below() {
+        let times = [0, 999, 1_000, 1_700_000_000_123_456_789, u64::MAX];
+        let mut writer = TableWriter::new(Vec::new(), "table", &[A, D], &[]).unwrap();
+        let fill = |_, column: &mut Column| match &mut column.values {
+            Values::Int64(values) => values.extend(times.map(u64::cast_signed)),
+            other => panic!("{other:?}"),
+        };
+        writer.group(&AtomicBool::new(false), || fill).unwrap();
+        let file = Bytes::from(writer.finish().unwrap());
+        let rows = SerializedFileReader::new(file.clone()).unwrap();
+        for (row, time) in rows.get_row_iter(None).unwrap().zip(times) {
+            let row = row.unwrap();
+            let micros = row.get_timestamp_micros(1).unwrap().cast_unsigned();
+            assert_eq!(micros, time / 1_000);
+            assert_eq!(
+                u64::try_from(row.get_short(2).unwrap()).unwrap(),
+                time % 1_000
+            );
+        }
+        let table = TableReader::open(file, String::from("table"), &[A, D]).unwrap();
+        let column = table.read(0, &[1], &[0..2, 3..5]).unwrap().remove(0);
+        let read: Vec<u64> = column.ints().flatten().map(i64::cast_unsigned).collect();
+        assert_eq!(read, [times[0], times[1], times[3], times[4]]);
+        assert_eq!(table.min(0, 1), Some(0));
+        assert!(
+            times
+                .iter()
+                .all(|time| table.may_be(0, 1, time.cast_signed()))
+        );
+    }
 
     /// What a batch has is what column readers read, over many pages.
     #[test]

@@ -27,5 +27,7 @@ pub use column::{Column, PAGE_ROWS, Values};
 pub use error::{Interrupted, Source, TableError};
 pub use parallel::in_parallel;
 pub use reader::TableReader;
-pub use spec::{Coding, Element, ElementForm, Kind, Narrows, Spec, Unit};
+pub use spec::{
+    Coding, Element, ElementForm, Kind, NS_PER_MICRO, Narrows, Spec, Unit, below_micros,
+};
 pub use writer::TableWriter;

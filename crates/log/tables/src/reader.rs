@@ -17,11 +17,13 @@ use strata_columnar::{checked, has_places};
 use crate::ahead::{self, TableInput};
 use crate::column::{Column, Values};
 use crate::error::{Source, TableError};
-use crate::spec::Spec;
+use crate::spec::{Kind, NS_PER_MICRO, Spec, below_micros};
+
 /// Reads a table, some rows and columns at a time.
 pub struct TableReader<R: TableInput> {
     pub(crate) specs: &'static [Spec],
-    /// Each column's position in the file; `None` where an earlier version did not write it.
+    /// Each column's position in the file, of a time the first of two; `None` where an earlier version did not write
+    /// it.
     pub(crate) places: Vec<Option<usize>>,
     pub(crate) input: R,
     pub(crate) reader: SerializedFileReader<R>,
@@ -83,11 +85,15 @@ impl<R: TableInput> TableReader<R> {
     /// The smallest value of an integer column in a row group; `None` if unknown or negative.
     #[must_use]
     pub fn min(&self, group: usize, column: usize) -> Option<u64> {
-        let column = self.places[column]?;
+        let place = self.places[column]?;
         let group = self.reader.metadata().row_group(group);
-        match group.column(column).statistics() {
+        let min = match group.column(place).statistics() {
             Some(Statistics::Int64(values)) => u64::try_from(*values.min_opt()?).ok(),
             _ => None,
+        };
+        match self.specs[column].kind {
+            Kind::Time => min?.checked_mul(NS_PER_MICRO),
+            _ => min,
         }
     }
 
@@ -107,6 +113,10 @@ impl<R: TableInput> TableReader<R> {
     /// Whether an integer column may have a value in a row group, as far as is known.
     #[must_use]
     pub fn may_be(&self, group: usize, column: usize, value: i64) -> bool {
+        let value = match self.specs[column].kind {
+            Kind::Time => (value.cast_unsigned() / NS_PER_MICRO).cast_signed(),
+            _ => value,
+        };
         let Some(column) = self.places[column] else {
             return true;
         };
@@ -212,11 +222,25 @@ impl<R: TableInput> TableReader<R> {
         columns: &[usize],
         rows: &[Range<usize>],
     ) -> Result<Vec<Column>, TableError> {
-        let places = columns.iter().filter_map(|&column| self.places[column]);
-        ahead::pages(self.reader.metadata(), group, places, rows, &self.input);
+        self.will_read(group, columns, rows);
         let read = columns.iter().map(|&index| self.column(group, index, rows));
         let read: Result<_, Source> = read.collect();
         read.map_err(|source| TableError::of(&self.named, source))
+    }
+
+    /// Announces what is about to be read.
+    pub(crate) fn will_read(&self, group: usize, columns: &[usize], rows: &[Range<usize>]) {
+        let places = columns.iter().filter_map(|&column| {
+            let first = self.places[column]?;
+            Some(first..first.saturating_add(self.specs[column].file_columns()))
+        });
+        ahead::pages(
+            self.reader.metadata(),
+            group,
+            places.flatten(),
+            rows,
+            &self.input,
+        );
     }
 
     /// One of [`TableReader::read`].
@@ -233,6 +257,24 @@ impl<R: TableInput> TableReader<R> {
             column.levels = vec![0; wanted];
             return Ok(column);
         };
+        self.of_file((group, place), spec, rows, &mut column)?;
+        if spec.kind == Kind::Time {
+            let mut below = Column::of(Kind::Int32);
+            let place = place.saturating_add(1);
+            self.of_file((group, place), spec, rows, &mut below)?;
+            join(&mut column, &below).ok_or_else(|| format!("column {}: no times", spec.name))?;
+        }
+        Ok(column)
+    }
+
+    /// A column of the file.
+    fn of_file(
+        &self,
+        (group, place): (usize, usize),
+        spec: &Spec,
+        rows: &[Range<usize>],
+        column: &mut Column,
+    ) -> Result<(), Source> {
         let group = self.reader.get_row_group(group)?;
         let of_file = self.reader.metadata().file_metadata().schema_descr();
         let of_file = of_file.column(place);
@@ -257,8 +299,26 @@ impl<R: TableInput> TableReader<R> {
             }
             _ => return Err(format!("column {} has another type", spec.name).into()),
         }
-        Ok(column)
+        Ok(())
     }
+}
+
+/// Makes times of microseconds and the nanoseconds below; `None` if that gives none.
+fn join(column: &mut Column, below: &Column) -> Option<()> {
+    let (Values::Int64(times), Values::Int32(rest)) = (&mut column.values, &below.values) else {
+        return None;
+    };
+    if times.len() != rest.len() || column.levels != below.levels {
+        return None;
+    }
+    for (time, &rest) in times.iter_mut().zip(rest) {
+        let rest = u64::try_from(rest)
+            .ok()
+            .filter(|rest| *rest < NS_PER_MICRO)?;
+        let micros = u64::try_from(*time).ok()?.checked_mul(NS_PER_MICRO)?;
+        *time = micros.checked_add(rest)?.cast_signed();
+    }
+    Some(())
 }
 
 /// The position of each column among those of a file. Columns that may be null may be missing,
@@ -269,10 +329,13 @@ fn places(columns: &[ColumnDescPtr], specs: &[Spec]) -> Option<Vec<Option<usize>
         let is_it = |(_, column): &(usize, &ColumnDescPtr)| {
             column.name() == spec.name && (column.max_def_level() == 1) == spec.optional
         };
-        match left.next_if(is_it) {
-            Some((place, _)) => Some(Some(place)),
-            None => spec.optional.then_some(None),
+        let Some((place, _)) = left.next_if(is_it) else {
+            return spec.optional.then_some(None);
+        };
+        if spec.kind == Kind::Time {
+            left.next_if(|(_, column)| column.name() == below_micros(spec.name))?;
         }
+        Some(Some(place))
     };
     let places: Option<Vec<Option<usize>>> = specs.iter().map(place).collect();
     places.filter(|_| left.peek().is_none())

@@ -3,11 +3,21 @@
 
 use std::fmt;
 
+/// Nanoseconds of a microsecond.
+pub const NS_PER_MICRO: u64 = 1_000;
+
+/// The column of a file with what a time column has below a microsecond.
+#[must_use]
+pub fn below_micros(time: &str) -> String {
+    format!("{time}_ns")
+}
+
 /// The type of a column's values. All are signed, and written in encodings that every reader we
 /// tried supports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// ns since 1970, UTC.
+    /// ns since 1970, UTC. A file has two columns: microseconds, since Spark takes nanoseconds for microseconds or
+    /// refuses them, and [the nanoseconds below](below_micros), 0 to 999.
     Time,
     /// 32 bits, signed.
     Int32,
@@ -205,6 +215,15 @@ impl Spec {
             narrows: None,
             of_run: false,
             of_headers: false,
+        }
+    }
+
+    /// How many columns of a file it is.
+    #[must_use]
+    pub const fn file_columns(&self) -> usize {
+        match self.kind {
+            Kind::Time => 2,
+            _ => 1,
         }
     }
 

@@ -22,7 +22,7 @@ use crate::coded::{ChunkWriter, Coded, Entries, NULL};
 use crate::column::{Column, PAGE_ROWS, Values};
 use crate::error::{Interrupted, Source};
 use crate::parallel::by_helpers;
-use crate::spec::{Coding, Kind, Spec};
+use crate::spec::{Coding, Kind, NS_PER_MICRO, Spec, below_micros};
 
 /// Writes a table.
 pub struct TableWriter<W: Write + Send> {
@@ -35,7 +35,10 @@ pub struct TableWriter<W: Write + Send> {
 /// The columns of a table.
 struct Shape {
     specs: &'static [Spec],
+    /// Of the file: of a time, two.
     columns: Vec<ColumnDescPtr>,
+    /// The first of each spec.
+    places: Vec<usize>,
     properties: WriterPropertiesPtr,
 }
 
@@ -44,6 +47,8 @@ struct ChunkMaker {
     chunks: ChunkWriter,
     /// One buffer for all columns of the same type.
     scratch: Vec<(Scratch, Column)>,
+    /// Of times: what is below a microsecond.
+    below: Column,
 }
 
 /// Columns with the same key share their buffer.
@@ -108,12 +113,24 @@ impl<W: Write + Send> TableWriter<W> {
                     .set_column_bloom_filter_max_ndv(path.clone(), FILTER_VALUES);
             }
             properties = properties.set_column_encoding(path, encoding);
+            if spec.kind == Kind::Time {
+                let below = ColumnPath::from(below_micros(spec.name));
+                properties = properties
+                    .set_column_dictionary_enabled(below.clone(), false)
+                    .set_column_encoding(below, Encoding::DELTA_BINARY_PACKED);
+            }
         }
         let properties = Arc::new(properties.build());
         let writer = SerializedFileWriter::new(output, schema, Arc::clone(&properties))?;
+        let places = specs.iter().scan(0, |next, spec| {
+            let place = *next;
+            *next += spec.file_columns();
+            Some(place)
+        });
         Ok(Self {
             shape: Shape {
                 specs,
+                places: places.collect(),
                 properties,
                 columns: writer.schema_descr().columns().to_vec(),
             },
@@ -157,8 +174,9 @@ impl<W: Write + Send> TableWriter<W> {
             }
         });
         for chunk in chunks {
-            let (bytes, close) = chunk?;
-            group.append_column(&bytes, close)?;
+            for (bytes, close) in chunk? {
+                group.append_column(&bytes, close)?;
+            }
         }
         group.close()?;
         Ok(())
@@ -185,17 +203,18 @@ impl ChunkMaker {
         Ok(Self {
             chunks: ChunkWriter::new(ZSTD_LEVEL)?,
             scratch: Vec::new(),
+            below: Column::of(Kind::Int32),
         })
     }
 
-    /// The bytes of a column chunk that `fill` fills, and its metadata.
+    /// The bytes of the column chunks of what `fill` fills, and their metadata: of a time, two chunks.
     fn chunk(
         &mut self,
         shape: &Shape,
         index: usize,
         fill: impl FnOnce(&mut Column),
-    ) -> Result<(Bytes, ColumnCloseResult), Source> {
-        let (spec, descriptor) = (&shape.specs[index], &shape.columns[index]);
+    ) -> Result<Vec<(Bytes, ColumnCloseResult)>, Source> {
+        let (spec, place_in_file) = (&shape.specs[index], shape.places[index]);
         let key = scratch_of(spec);
         let place = self.scratch.iter().position(|(of, _)| *of == key);
         let place = place.unwrap_or_else(|| {
@@ -209,8 +228,48 @@ impl ChunkMaker {
         let column = &mut self.scratch[place].1;
         column.clear();
         fill(column);
+        let below = &mut self.below;
+        let all = match spec.kind {
+            Kind::Time => {
+                split(column, below).ok_or("a column of times has others")?;
+                vec![column, below]
+            }
+            _ => vec![column],
+        };
+        let places = place_in_file..;
+        let written = all.into_iter().zip(places);
+        let written = written.map(|(column, place)| self.chunks.of(shape, (spec, place), column));
+        written.collect()
+    }
+}
+
+/// Divides times into microseconds and the nanoseconds below; `None` if there are other values.
+fn split(column: &mut Column, below: &mut Column) -> Option<()> {
+    let (Values::Int64(times), Values::Int32(rest)) = (&mut column.values, &mut below.values)
+    else {
+        return None;
+    };
+    rest.clear();
+    for time in times {
+        let ns = time.cast_unsigned();
+        *time = (ns / NS_PER_MICRO).cast_signed();
+        rest.push(i32::try_from(ns % NS_PER_MICRO).expect("below 1,000"));
+    }
+    below.levels.clone_from(&column.levels);
+    Some(())
+}
+
+impl ChunkWriter {
+    /// A column chunk, and its metadata.
+    fn of(
+        &mut self,
+        shape: &Shape,
+        (spec, place): (&Spec, usize),
+        column: &mut Column,
+    ) -> Result<(Bytes, ColumnCloseResult), Source> {
+        let descriptor = &shape.columns[place];
         if let Values::Coded(coded) = &mut column.values {
-            return self.chunks.chunk(descriptor, coded, PAGE_ROWS);
+            return self.chunk(descriptor, coded, PAGE_ROWS);
         }
         if column.has_no_values() {
             // Without any values, dictionary codes take only a few bytes.
@@ -223,7 +282,7 @@ impl ChunkMaker {
             } else if matches!(column.values, Values::Bytes(_)) {
                 none.entries = Entries::Bytes(Vec::new());
             }
-            return self.chunks.chunk(descriptor, &mut none, PAGE_ROWS);
+            return self.chunk(descriptor, &mut none, PAGE_ROWS);
         }
         let levels = match spec.optional {
             true => Some(column.levels.as_slice()),
@@ -263,7 +322,7 @@ fn schema(name: &str, specs: &[Spec]) -> String {
             "REQUIRED"
         };
         let kind = match spec.kind {
-            Kind::Time => ("INT64", " (TIMESTAMP(NANOS,true))"),
+            Kind::Time => ("INT64", " (TIMESTAMP(MICROS,true))"),
             Kind::Int32 => ("INT32", ""),
             Kind::Int64 => ("INT64", ""),
             Kind::Float => ("FLOAT", ""),
@@ -272,6 +331,10 @@ fn schema(name: &str, specs: &[Spec]) -> String {
             Kind::Bytes => ("BYTE_ARRAY", ""),
         };
         text += &format!("{repetition} {} {}{};", kind.0, spec.name, kind.1);
+        if spec.kind == Kind::Time {
+            let below = below_micros(spec.name);
+            text += &format!("{repetition} INT32 {below} (INTEGER(16,true));");
+        }
     }
     text.push('}');
     text

@@ -487,7 +487,11 @@ impl<'a> InWords<'a> {
         let of = (reason.recording, is_shadow, level, reason.class.to_owned());
         let signs = self.signs.entry(of);
         let signs = signs.or_insert_with(|| Signs::new(model, level, reason.class));
-        Some(signs.as_ref().map_or_else(Vec::new, |signs| signs.of(&leaves)))
+        Some(
+            signs
+                .as_ref()
+                .map_or_else(Vec::new, |signs| signs.of(&leaves)),
+        )
     }
 
     /// The reason in a few words, with what is most unusual.
@@ -502,7 +506,7 @@ impl<'a> InWords<'a> {
     fn cost(&mut self, reason: &Cost<'_>) -> ReasonCost {
         let signs = self.signs(reason).unwrap_or_default();
         let model = self.model(reason);
-        let signs = model.map_or_else(Vec::new, |model| why::shown(&signs, None, model.clock()));
+        let signs = model.map_or_else(Vec::new, |model| why::strongest(&signs, model.clock()));
         let (trees, more) = model.map_or((Vec::new(), 0), |model| {
             why::trees(model, reason.class, reason.reason)
         });

@@ -193,8 +193,12 @@ pub(crate) fn signs_of(model: &Model, class: &str, reason: &str) -> Vec<Sign> {
     Signs::new(model, level, class).map_or_else(Vec::new, |signs| signs.of(&leaves))
 }
 
-/// The strongest signs, with a packet's values if one is shown.
-pub(crate) fn shown(signs: &[Sign], values: Option<&Values>, clock: Clock) -> Vec<WhySign> {
+/// The strongest signs, of which no packet is shown.
+pub(crate) fn strongest(signs: &[Sign], clock: Clock) -> Vec<WhySign> {
+    shown(signs, None, clock)
+}
+
+fn shown(signs: &[Sign], values: Option<&Values>, clock: Clock) -> Vec<WhySign> {
     let signs = signs.iter().take(SIGNS_TOLD);
     let each = signs.map(|sign| WhySign {
         words: sign.words.clone(),

@@ -43,8 +43,10 @@ impl Value {
             (Self::Int(value), CellKind::U8) => Field::UByte(byte(*value)),
             (Self::Int(value), CellKind::U16) => Field::UShort(short(*value)),
             (Self::Int(value), CellKind::U32) => Field::UInt(value.cast_unsigned()),
+            (Self::Int(value), CellKind::Short) => Field::Short(i16::try_from(*value).unwrap()),
             (Self::Int(value), _) => Field::Int(*value),
             (Self::Long(value), CellKind::U64) => Field::ULong(value.cast_unsigned()),
+            (Self::Long(value), CellKind::Time) => Field::TimestampMicros(*value),
             (Self::Long(value), _) => Field::Long(*value),
             (Self::Float(value), _) => Field::Float(*value),
             (Self::Double(value), _) => Field::Double(*value),
@@ -53,12 +55,13 @@ impl Value {
     }
 }
 
-const KINDS: [CellKind; 11] = [
+const KINDS: [CellKind; 12] = [
     CellKind::Bool,
     CellKind::U8,
     CellKind::U16,
     CellKind::U32,
     CellKind::U64,
+    CellKind::Short,
     CellKind::Int,
     CellKind::Long,
     CellKind::Time,
@@ -72,6 +75,7 @@ fn value(kind: CellKind) -> BoxedStrategy<Value> {
         CellKind::Bool => any::<bool>().prop_map(Value::Bool).boxed(),
         CellKind::U8 => (0..=255).prop_map(Value::Int).boxed(),
         CellKind::U16 => (0..=65_535).prop_map(Value::Int).boxed(),
+        CellKind::Short => any::<i16>().prop_map(|n| Value::Int(n.into())).boxed(),
         CellKind::U32 | CellKind::Int => any::<i32>().prop_map(Value::Int).boxed(),
         CellKind::U64 | CellKind::Long | CellKind::Time => {
             any::<i64>().prop_map(Value::Long).boxed()

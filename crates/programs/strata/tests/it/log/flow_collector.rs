@@ -30,7 +30,15 @@ impl Nfcapd {
         let port = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr();
         let port = port.unwrap().port();
         let mut child = Command::new("nfcapd")
-            .args(["-b", "127.0.0.1", "-t", "3600", "-p", &port.to_string(), "-w"])
+            .args([
+                "-b",
+                "127.0.0.1",
+                "-t",
+                "3600",
+                "-p",
+                &port.to_string(),
+                "-w",
+            ])
             .arg(&got)
             .stderr(Stdio::piped())
             .spawn()
@@ -110,7 +118,7 @@ fn flows_of_an_interface_go_when_they_are_idle() {
     let (log, socket) = (dir.path().join("log"), dir.path().join("socket"));
     let namespace = Namespace::new("flows");
     namespace.ip("link set lo up");
-    let mut inside = |program: &str, arguments: &[&str]| {
+    let inside = |program: &str, arguments: &[&str]| {
         let mut command = Command::new("ip");
         command.args(["netns", "exec", namespace.name(), program]);
         command.args(arguments);
@@ -123,14 +131,24 @@ s.bind(('127.0.0.1', 4739))
 print('bound', flush=True)
 while True:
     print(s.recv(65536).hex(), flush=True)";
-    let mut collector = inside("python3", &["-c", listens]).stdout(Stdio::piped()).spawn().unwrap();
+    let mut collector = inside("python3", &["-c", listens])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
     let mut lines = BufReader::new(collector.stdout.take().unwrap()).lines();
     assert_eq!(lines.next().unwrap().unwrap(), "bound");
-    let mut recording = inside(env!("CARGO_BIN_EXE_strata"), &["record", "-i", "lo", "-B", "8MiB"]);
+    let mut recording = inside(
+        env!("CARGO_BIN_EXE_strata"),
+        &["record", "-i", "lo", "-B", "8MiB"],
+    );
     recording.args(["--flows-to", "127.0.0.1", "--idle-timeout", "1s", "-o"]);
     recording.arg(&log).arg("--socket").arg(&socket);
     recording.arg("--config").arg(never_full(dir.path()));
-    let recording = recording.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let recording = recording
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
     wait_for(&socket, "recording", |status| {
         let interfaces = status["interfaces"].as_array();
         interfaces.is_some_and(|all| !all.is_empty())
@@ -141,13 +159,17 @@ s.bind(('127.0.0.1', 5001))
 for _ in range(7): s.sendto(b'x' * 100, ('127.0.0.1', 5002))";
     ok(&mut inside("python3", &["-c", sends]));
     // Where no one listens, the kernel answers by ICMP: another flow.
-    let status = wait_for(&socket, "both flows", |status| status["flows"]["flows"] == 2);
+    let status = wait_for(&socket, "both flows", |status| {
+        status["flows"]["flows"] == 2
+    });
     let flows = &status["flows"];
     assert_eq!((&flows["not_sent"], &flows["lost"]), (&0.into(), &0.into()));
     let message = lines.next().unwrap().unwrap();
     // IPFIX, with its templates; 7 packets, of 128 bytes with their headers each.
     assert!(message.starts_with("000a"), "{message}");
-    let record = message.find("7f0000017f0000011389138a11").expect("the flow");
+    let record = message
+        .find("7f0000017f0000011389138a11")
+        .expect("the flow");
     let rest = &message[record..];
     let packets = format!("{:016x}", 7);
     assert!(rest[..120].contains(&packets), "{rest}");
@@ -160,13 +182,18 @@ for _ in range(7): s.sendto(b'x' * 100, ('127.0.0.1', 5002))";
             status["flows"]["flows"].as_u64() > seen.as_u64()
         });
     }
-    let status = wait_for(&socket, "refused", |status| status["flows"]["not_sent"] != 0);
+    let status = wait_for(&socket, "refused", |status| {
+        status["flows"]["not_sent"] != 0
+    });
     assert!(status["packets"].is_array());
     signal(&recording, "INT");
     let output = recording.wait_with_output().unwrap();
     assert!(output.status.success(), "{output:?}");
     let said = String::from_utf8(output.stderr).unwrap();
-    assert!(said.contains("no collector listens on this UDP port"), "{said}");
+    assert!(
+        said.contains("no collector listens on this UDP port"),
+        "{said}"
+    );
     let alone = refused(strata().args(["record", "-r", "x", "--idle-timeout", "1s"]));
     assert!(alone.contains("--flows-to"), "{alone}");
 }

@@ -6,7 +6,7 @@ use std::process::{Command, Output};
 use serde_json::Value;
 use strata_testkit::data_dir;
 
-use crate::common::program::{ok, record, strata};
+use crate::common::program::{failed, ok, record, refused, strata};
 
 fn mix() -> PathBuf {
     data_dir().join("labelled/mix-test/trace.pcap")
@@ -97,6 +97,48 @@ fn packets_that_a_filter_of_payload_cannot_test_are_counted() {
 }
 
 /// The files below a directory whose path has these words.
+/// Nothing is counted twice, and a misspelled word is not an empty answer without a word.
+#[test]
+fn what_cannot_be_meant_is_said() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = dir.path().join("log");
+    let sqli = data_dir().join("labelled/cic2017-sqli/trace.pcap");
+    ok(&mut record(&sqli, &log));
+    let again = log.join("../log");
+    for command in ["read", "top"] {
+        let problem = refused(strata().arg(command).arg(&log).arg(&again));
+        assert!(problem.contains("are the same log"), "{problem}");
+    }
+    let read = |option: &[&str]| strata().arg("read").arg(&log).args(option).output();
+    let output = read(&["--class", "anomalus"]).unwrap();
+    assert!(output.status.success() && output.stdout.is_empty());
+    let problem = said(&output);
+    assert!(
+        problem
+            .contains("no packet has the class anomalus: the classes here are anomalous, benign"),
+        "{problem}"
+    );
+    let problem = said(&read(&["--reason", "luck"]).unwrap());
+    assert!(
+        problem.contains("no selected packet was kept for luck"),
+        "{problem}"
+    );
+    let problem = failed(strata().arg("read").arg(&sqli));
+    assert!(
+        problem.contains("a file, and no log: `strata record -r "),
+        "{problem}"
+    );
+    let span = ["--from", "13:05", "--to", "13:01"];
+    let problem = failed(strata().arg("read").arg(&log).args(span));
+    assert!(
+        problem.contains("13:05:00.000000000") && problem.contains(", is not before --to, "),
+        "{problem}"
+    );
+    ok(strata().arg("compact").arg(&log));
+    let output = strata().arg("compact").arg(&log).output().unwrap();
+    assert!(output.status.success() && said(&output).contains("nothing to compact"));
+}
+
 fn files(dir: &Path, words: &[&str]) -> Vec<PathBuf> {
     let mut found = Vec::new();
     let mut left = vec![dir.to_owned()];

@@ -466,7 +466,10 @@ fn reasons_are_those_of_info() {
     assert_eq!(number(&served["total"]["kept_bytes"]), sum(known, "bytes"));
     let kinds = served["kinds"].as_array().unwrap();
     assert_eq!(number(&served["kinds_in_all"]), kinds.len() as u64);
-    for (of, all) in [("reasons", known.len() as u64), ("kept_bytes", sum(known, "bytes"))] {
+    for (of, all) in [
+        ("reasons", known.len() as u64),
+        ("kept_bytes", sum(known, "bytes")),
+    ] {
         assert_eq!(sum(kinds, of), all, "{of}");
     }
     assert!(kinds.len() * 2 < known.len(), "{} kinds", kinds.len());
