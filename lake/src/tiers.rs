@@ -26,12 +26,12 @@ use datafusion::physical_plan::streaming::{PartitionStream, StreamingTableExec};
 use datafusion::physical_plan::union::UnionExec;
 use datafusion::prelude::SessionContext;
 use strata_archive::parts::name_of;
-use strata_archive::{Column, Narrows, Rows, Table, TakeRows, rows_of_blocks};
+use strata_archive::{Column, NS_PER_MICRO, Narrows, Rows, Table, TakeRows, rows_of_blocks};
 use strata_store::{Damage, Disk, FileKind, Log, Part, PartFile, Select};
 use strata_wire::AddressFamily;
 use tokio::sync::mpsc::Sender;
 
-use crate::arrays::{array, schema};
+use crate::arrays::{self, SqlColumn, arrays, schema};
 use crate::files::Files;
 
 /// Rows of a batch, at most.
@@ -186,9 +186,15 @@ impl Tiers {
             return Ok(None);
         }
         let schema = Arc::new(self.schema.project(&columns)?);
+        let all = arrays::columns(self.table);
+        let wanted: Vec<SqlColumn> = columns.iter().map(|&column| all[column]).collect();
+        let mut specs: Vec<usize> = wanted.iter().map(|column| column.spec).collect();
+        specs.sort_unstable();
+        specs.dedup();
+        let wanted = Arc::new(wanted);
         let rows = Arc::new(Rows {
             table: self.table,
-            columns,
+            columns: specs,
             select: select(self.table, filters),
         });
         let each = files.div_ceil(streams.max(1));
@@ -197,6 +203,7 @@ impl Tiers {
                 blocks: Arc::clone(&self.blocks),
                 files: (first..(first + each).min(files)).collect(),
                 rows: Arc::clone(&rows),
+                wanted: Arc::clone(&wanted),
                 schema: Arc::clone(&schema),
             };
             Arc::new(stream) as Arc<dyn PartitionStream>
@@ -258,6 +265,7 @@ struct Stream {
     blocks: Arc<Blocks>,
     files: Vec<usize>,
     rows: Arc<Rows>,
+    wanted: Arc<Vec<SqlColumn>>,
     schema: SchemaRef,
 }
 
@@ -273,6 +281,7 @@ impl PartitionStream for Stream {
         let mut output = Output {
             sender: builder.tx(),
             rows: Arc::clone(&rows),
+            wanted: Arc::clone(&self.wanted),
             schema: Arc::clone(&self.schema),
             open: true,
         };
@@ -302,6 +311,7 @@ impl PartitionStream for Stream {
 struct Output {
     sender: Sender<Result<RecordBatch, DataFusionError>>,
     rows: Arc<Rows>,
+    wanted: Arc<Vec<SqlColumn>>,
     schema: SchemaRef,
     /// Whether the query wants more.
     open: bool,
@@ -309,11 +319,9 @@ struct Output {
 
 impl Output {
     fn batch(&self, columns: Vec<Column>, count: usize) -> Result<RecordBatch, ArrowError> {
-        let specs = self.rows.columns.iter();
-        let specs = specs.map(|&column| &self.rows.table.specs()[column]);
-        let arrays = specs.zip(columns).map(|(spec, column)| array(spec, column));
+        let rows = &self.rows;
+        let arrays = arrays(rows.table, &self.wanted, &rows.columns, columns)?;
         let options = RecordBatchOptions::new().with_row_count(Some(count));
-        let arrays = arrays.collect::<Result<_, _>>()?;
         RecordBatch::try_new_with_options(Arc::clone(&self.schema), arrays, &options)
     }
 }
@@ -380,18 +388,18 @@ fn narrow(table: Table, filter: &Expr, select: &mut Select) {
 }
 
 fn of_time(operator: Operator, value: &ScalarValue, select: &mut Select) {
-    let ScalarValue::TimestampNanosecond(Some(ns), _) = value else {
+    let ScalarValue::TimestampMicrosecond(Some(micros), _) = value else {
         return;
     };
     // No packet is from before 1970.
-    let at = ns.max(&0).cast_unsigned();
+    let at = micros.max(&0).cast_unsigned().saturating_mul(NS_PER_MICRO);
     let from = match operator {
         Operator::Eq | Operator::GtEq => Some(at),
-        Operator::Gt => Some(at.saturating_add(1)),
+        Operator::Gt => Some(at.saturating_add(NS_PER_MICRO)),
         _ => None,
     };
     let to = match operator {
-        Operator::Eq | Operator::LtEq => Some(at.saturating_add(1)),
+        Operator::Eq | Operator::LtEq => Some(at.saturating_add(NS_PER_MICRO)),
         Operator::Lt => Some(at),
         _ => None,
     };
@@ -419,9 +427,9 @@ mod tests {
 
     #[test]
     fn filters_narrow_what_is_read() {
-        let at = |ns| {
-            lit(ScalarValue::TimestampNanosecond(
-                Some(ns),
+        let at = |micros| {
+            lit(ScalarValue::TimestampMicrosecond(
+                Some(micros),
                 Some("UTC".into()),
             ))
         };
@@ -434,7 +442,7 @@ mod tests {
             col("src").eq(lit("::1")).or(col("dst").eq(lit("::1"))),
         ];
         let found = select(Table::Packets, &filters);
-        assert_eq!((found.from_ns, found.to_ns), (Some(5), Some(8)));
+        assert_eq!((found.from_ns, found.to_ns), (Some(5_000), Some(8_000)));
         assert_eq!(found.addresses, [[(AddressFamily::Ipv4, 0x0a00_0001)]]);
     }
 }

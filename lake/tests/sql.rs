@@ -95,14 +95,14 @@ fn rows_of_block_files_are_those_of_compacted_ones() {
     record(&log, "mix-test");
     let tables = [
         "SELECT * EXCEPT (flow_id, payload_offset, ip_options, tcp_options, link_header, \
-         transport_header, header, packet_options) FROM packets ORDER BY time, late_ns, tie",
+         transport_header, header, packet_options) FROM packets ORDER BY time, time_ns, late_ns, tie",
         "SELECT count(DISTINCT ip_options) AS a, count(DISTINCT tcp_options) AS b, \
          count(DISTINCT header) AS c, count(DISTINCT link_header) AS d, \
          count(transport_header) AS e, count(packet_options) AS f FROM packets",
         "SELECT * EXCEPT (flow_id, row_group, first_row) FROM flows \
-         ORDER BY first_time, last_time, community_id, src, dst, interface",
+         ORDER BY first_time, first_time_ns, last_time, last_time_ns, community_id, src, dst, interface",
         "SELECT count(*), sum(wire_bytes / flow_share) FROM packets",
-        "SELECT time, src, dst, class FROM packets ORDER BY 1, 2, 3, 4 LIMIT 5000",
+        "SELECT time, time_ns, src, dst, class FROM packets ORDER BY 1, 2, 3, 4, 5 LIMIT 5000",
         "SELECT src, packets, tcp_flags FROM flows ORDER BY 1, 2, 3 LIMIT 5000",
         "SELECT class, count(*) FROM packets WHERE src = '10.10.10.6' GROUP BY 1 ORDER BY 1",
         "SELECT count(*) FROM packets WHERE time < (SELECT max(time) FROM packets)",
@@ -161,7 +161,7 @@ fn results_come_in_every_format() {
     let dir = tempfile::tempdir().unwrap();
     let log = dir.path().join("log");
     record(&log, "cic2017-sqli");
-    let sql = "SELECT src, dst_port FROM packets ORDER BY time LIMIT 3";
+    let sql = "SELECT src, dst_port FROM packets ORDER BY time, time_ns LIMIT 3";
     let json = query(&log, sql, &["--format", "json"]);
     assert_eq!(
         json.lines()
