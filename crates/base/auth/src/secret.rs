@@ -78,7 +78,8 @@ impl Secret {
         let secret = bytes.trim_ascii();
         if bytes.len() > LEN_MAX || secret.len() < LEN_MIN {
             return Err(refuse(format!(
-                "a secret has {LEN_MIN} to {LEN_MAX} bytes: make one with `openssl rand -hex 32`"
+                "its secret is shorter than {LEN_MIN} or longer than {LEN_MAX} bytes: make one with \
+                 `openssl rand -hex 32`"
             )));
         }
         Ok(Self::new(secret))

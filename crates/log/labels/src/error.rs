@@ -88,7 +88,7 @@ pub enum LineError {
     FrameZero,
     /// Another line says something else of the same packet.
     #[error(
-        "frame {frame} is '{}' ({}) here, but '{}' ({}) on a line before",
+        "frame {frame} is '{}' ({}) here, but '{}' ({}) on an earlier line",
         here.class, here.source, before.class, before.source
     )]
     FrameTwice {

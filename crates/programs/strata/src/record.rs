@@ -7,10 +7,7 @@ mod show;
 mod steering;
 mod triggers;
 
-use std::collections::HashSet;
-use std::fs;
 use std::io::Write;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,6 +27,7 @@ use strata_terminal::address::address;
 use strata_terminal::logging::{self, HAPPENED, LoggingArgs, QuietArgs};
 use strata_terminal::output::{refuse, standard};
 use strata_terminal::progress::Progress;
+use strata_terminal::selection::named_again;
 use strata_terminal::signals::{Signals, end_with_parent};
 use strata_terminal::text;
 use strata_wire::TunnelKey;
@@ -444,19 +442,12 @@ pub(crate) fn stream_into(
 
 /// Refuses a file that is named twice: each of its packets would be recorded twice.
 fn each_once(paths: &[PathBuf]) -> Result<()> {
-    let mut known = HashSet::new();
-    for path in paths {
-        let is_new = match fs::metadata(path) {
-            Ok(found) if found.is_file() => known.insert((found.dev(), found.ino())),
-            _ => true,
-        };
-        let names = paths.iter().filter(|other| *other == path).count();
-        if !is_new || names > 1 {
-            return Err(refuse(format!(
-                "{}: this input is named twice, and each packet would be recorded twice",
-                path.display()
-            )));
-        }
+    let paths: Vec<&Path> = paths.iter().map(PathBuf::as_path).collect();
+    match named_again(&paths) {
+        None => Ok(()),
+        Some(path) => Err(refuse(format!(
+            "{}: this input is named twice, and each packet would be recorded twice",
+            path.display()
+        ))),
     }
-    Ok(())
 }

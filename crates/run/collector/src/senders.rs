@@ -188,9 +188,9 @@ impl Senders {
                 if !self.has_told_collision && self.known.keys().any(is_elsewhere) {
                     self.has_told_collision = true;
                     (self.tell)(&Notice::warning(format!(
-                        "identity {identity} comes from {sender} and from another address: their \
-                         packets are kept apart here, but not by a VXLAN receiver: give each host \
-                         its own range of numbers (export.identity)"
+                        "identity {identity} is used by {sender} and by another address; the packets of \
+                         the two are kept apart here, but a VXLAN receiver would mix them: give each \
+                         host its own range of numbers (export.identity)"
                     )));
                 }
                 self.known.insert(key, Origin::new());

@@ -63,8 +63,8 @@ pub enum QueryRefused {
     TooMany,
     /// It is too expensive.
     #[error(
-        "{needed} instructions per packet; {left} are left of the {INSTRUCTIONS_MAX} for all \
-         installed queries"
+        "the query takes {needed} instructions per packet, but only {left} of the {INSTRUCTIONS_MAX} \
+         for all installed queries are left: remove a query first"
     )]
     Instructions {
         /// What it takes.

@@ -68,8 +68,8 @@ pub struct Args {
     #[arg(long, conflicts_with_all = ["utc", "date"])]
     json: bool,
 
-    /// Search for this pattern in packets that match this tcpdump filter, which sees only the bytes
-    /// that were kept.
+    /// Search for this pattern, in packets that match the tcpdump filter after it, if one is given.
+    /// The filter sees only the bytes that were kept.
     #[arg(value_name = "LOG... PATTERN FILTER", required = true)]
     words: Vec<String>,
 }

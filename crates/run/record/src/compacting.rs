@@ -103,7 +103,8 @@ pub fn compact_log(
         && let Err(error) = log.look_into_its_tunnels()
     {
         tell(&Notice::warning(format!(
-            "recordings of the log have different tunnels on a UDP port: {error}"
+            "cannot apply the tunnel ports of all recordings of the log, so flows in these tunnels may \
+             differ from those that were recorded: {error}"
         )));
     }
     let done = compact_until(disk, threads, stop, |_| ())?;

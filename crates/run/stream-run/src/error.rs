@@ -95,7 +95,7 @@ pub enum StreamError {
     },
     /// Stripes of the stream have failed, and these records with them.
     #[error(
-        "{records} records were lost with a failed stripe: append them again, and they go to the others"
+        "{records} records were lost with a failed stripe: append them again, and they go to the other stripes"
     )]
     Lost {
         /// How many.

@@ -14,7 +14,7 @@ use tracing::{error, warn};
 
 use crate::text;
 
-pub use logs::Logs;
+pub use logs::{Logs, each_once, named_again};
 
 /// When packets arrived.
 #[derive(Debug, clap::Args)]
@@ -78,7 +78,7 @@ pub fn find_between<'a>(
 /// How and why packets were kept.
 #[derive(Debug, clap::Args)]
 pub struct KeptArgs {
-    /// Select packets of this class. (An export of flows: flows with at least one such packet.)
+    /// Select packets of this class; for flow records, flows with at least one such packet.
     #[arg(long, value_name = "CLASS")]
     pub class: Option<String>,
 

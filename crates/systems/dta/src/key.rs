@@ -238,7 +238,9 @@ pub enum KeyError {
     )]
     Ports,
     /// Addresses of two families.
-    #[error("source and destination of a flow are both IPv4 or both IPv6")]
+    #[error(
+        "one of source and destination is IPv4, and the other IPv6: a flow has two addresses of the same family"
+    )]
     Families,
     /// Bytes: odd digits, none, too many.
     #[error("after 0x, a key has 1 to 40 bytes of two hexadecimal digits each")]

@@ -191,6 +191,8 @@ pub(crate) fn say(moved: &Moved) {
         error!("{damage}");
     }
     if moved.damage.is_empty() && moved.interrupted {
-        info!("interrupted: parts that were moved stay there, the others are unchanged");
+        info!(
+            "interrupted: parts that were already moved stay at their new place; the others are unchanged"
+        );
     }
 }

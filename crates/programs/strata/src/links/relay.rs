@@ -132,7 +132,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "NAME")]
     rdma_device: Option<String>,
 
-    /// Use this GID of the device, by index: a RoCEv2 one that switches reach.
+    /// Use the GID of the device with this index: it must be a RoCEv2 GID that switches can reach.
     #[arg(long, value_name = "N", default_value_t = 1, requires = "rdma_device")]
     gid_index: u8,
 

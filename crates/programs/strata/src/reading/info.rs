@@ -6,7 +6,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
-use serde_json::json;
+use serde_json::{Value, json};
 use strata_archive::parts::missing_files;
 use strata_blocks::{ClassCount, Record};
 use strata_store::{Damage, Log, Loss, Recording, Select, State, StoreError};
@@ -20,16 +20,17 @@ use self::reasons::Reasons;
 use strata_terminal::key::KeyArgs;
 
 use strata_terminal::output::standard;
+use strata_terminal::selection::each_once;
 use strata_terminal::text::{count_of, percent, time};
 
 /// Arguments of `strata info`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Read the log in this directory.
-    #[arg(value_name = "LOG")]
-    log: PathBuf,
+    /// Read the logs in these directories.
+    #[arg(value_name = "LOG", required = true)]
+    logs: Vec<PathBuf>,
 
-    /// Print JSON.
+    /// Print JSON. With several logs, each recording has the name of its log.
     #[arg(long)]
     json: bool,
 
@@ -173,23 +174,55 @@ impl Contents {
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
+    let dirs: Vec<&Path> = args.logs.iter().map(PathBuf::as_path).collect();
+    each_once(&dirs)?;
+    let mut as_json = Vec::new();
+    let mut damaged = Vec::new();
+    for dir in dirs {
+        let places = one(args, dir, &mut as_json)?;
+        if places > 0 {
+            let places = count_of(places as u64, "damaged place");
+            damaged.push(format!("{places} in {}", dir.display()));
+        }
+    }
+    if args.json {
+        writeln!(
+            standard(),
+            "{}",
+            PrintableJson(&serde_json::to_string_pretty(&as_json)?)
+        )?;
+    }
+    if !damaged.is_empty() {
+        bail!("{}", damaged.join(", "));
+    }
+    Ok(())
+}
+
+/// Prints a log, or adds its recordings to what is printed as JSON; returns the number of damaged places.
+fn one(args: &Args, dir: &Path, as_json: &mut Vec<Value>) -> Result<usize> {
     let mut out = standard();
+    let name = (args.logs.len() > 1).then(|| dir.display().to_string());
     // Reasons of compacted packets are in files that may be encrypted, or elsewhere.
     let log = match args.reasons {
-        Some(_) => args.key.open(&args.log)?,
-        None => Log::open(&args.log)?,
+        Some(_) => args.key.open(dir)?,
+        None => Log::open(dir)?,
     };
+    if let Some(name) = name.as_deref().filter(|_| !args.json) {
+        writeln!(out, "{}:", Printable(name))?;
+    }
     let mut damaged = 0;
-    let mut as_json = Vec::new();
     for recording in log.recordings() {
         let contents = Contents::read(&log, recording, args.reasons.is_some())?;
         damaged += contents.damage.len();
         let stored = log.stored_bytes(recording)?;
         let (ledger, loss) = log.accounting(recording)?;
-        let drift = super::drift::read(&args.log, recording.id)?;
+        let drift = super::drift::read(dir, recording.id)?;
         if args.json {
             let mut json = json_of(recording, &contents, stored, ledger.as_ref(), loss);
-            json["uncompacted"] = balance::uncompacted_json(&args.log, &log, recording);
+            json["uncompacted"] = balance::uncompacted_json(dir, &log, recording);
+            if let Some(name) = &name {
+                json["log"] = name.as_str().into();
+            }
             json["drift"] = serde_json::to_value(&drift)?;
             if args.reasons.is_some() {
                 json["reasons"] = contents.reasons.json();
@@ -200,11 +233,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         writeln!(out, "{}", heading(&log, recording))?;
         writeln!(out, "{}", table(&contents, stored, ledger.as_ref()))?;
         write!(out, "{}", contents.gone(ledger.as_ref(), loss))?;
-        write!(
-            out,
-            "{}",
-            balance::uncompacted_line(&args.log, &log, recording)
-        )?;
+        write!(out, "{}", balance::uncompacted_line(dir, &log, recording))?;
         if let Some(ledger) = ledger {
             writeln!(out, "{ledger}")?;
             if loss.packets > 0 || loss.incomplete > 0 {
@@ -260,18 +289,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         }
         writeln!(out)?;
     }
-    if args.json {
-        writeln!(
-            out,
-            "{}",
-            PrintableJson(&serde_json::to_string_pretty(&as_json)?)
-        )?;
-    }
-    if damaged > 0 {
-        let damaged = count_of(damaged as u64, "damaged place");
-        bail!("{damaged} in {}", args.log.display());
-    }
-    Ok(())
+    Ok(damaged)
 }
 
 /// The table of one recording, for the summary of `record`.
@@ -413,7 +431,7 @@ fn json_of(
     stored: u64,
     ledger: Option<&Ledger>,
     loss: Loss,
-) -> serde_json::Value {
+) -> Value {
     let counts = contents.counts.iter().map(|(&(class, keep), c)| {
         json!({
             "class": contents.class_name(class),

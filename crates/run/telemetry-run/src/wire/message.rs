@@ -93,7 +93,7 @@ pub enum CollectorError {
         problem: String,
     },
     /// The other end refuses.
-    #[error("{peer}: refuses: {}", Printable(.reason))]
+    #[error("{peer} refuses this translator: {}", Printable(.reason))]
     Refused {
         /// The other end.
         peer: String,

@@ -2,8 +2,10 @@
 
 use std::cmp::Reverse;
 use std::collections::binary_heap::PeekMut;
-use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
+use std::collections::{BTreeSet, BinaryHeap, HashSet};
+use std::fs;
 use std::ops::ControlFlow;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::{self, Scope, ScopedJoinHandle};
@@ -89,20 +91,7 @@ impl Logs {
         }
         let dirs = [first].into_iter().chain(more.iter().map(Path::new));
         let dirs: Vec<&Path> = dirs.collect();
-        let mut known = BTreeMap::new();
-        for dir in &dirs {
-            // What cannot be opened is said below.
-            let Ok(place) = dir.canonicalize() else {
-                continue;
-            };
-            if let Some(other) = known.insert(place, dir) {
-                return Err(refuse(format!(
-                    "{} and {} are the same log, whose packets would count twice: name it once",
-                    other.display(),
-                    dir.display()
-                )));
-            }
-        }
+        each_once(&dirs)?;
         let logs = dirs.into_iter().map(|dir| {
             Ok(Named {
                 name: dir.display().to_string(),
@@ -172,7 +161,7 @@ impl Logs {
         }
         if let Some(reason) = kept.and_then(|kept| kept.reason.as_ref()) {
             info!(
-                "no selected packet was kept for {}: `strata read` prints reasons as --reason takes them",
+                "no selected packet was kept for {}: write the reason exactly as `strata read` prints it",
                 Printable(reason)
             );
         }
@@ -241,6 +230,37 @@ impl Logs {
             ),
         }
     }
+}
+
+/// Refuses a log that is named twice.
+///
+/// # Errors
+///
+/// If one is.
+pub fn each_once(dirs: &[&Path]) -> Result<()> {
+    match named_again(dirs) {
+        None => Ok(()),
+        Some(dir) => Err(refuse(format!(
+            "{}: this log is named twice, and each of its packets would count twice",
+            dir.display()
+        ))),
+    }
+}
+
+/// The first of these paths that leads to a file or directory to which one before it leads, if there is one.
+#[must_use]
+pub fn named_again<'a>(paths: &[&'a Path]) -> Option<&'a Path> {
+    let mut known = HashSet::new();
+    let mut names = HashSet::new();
+    paths.iter().copied().find(|path| {
+        let is_new = match fs::metadata(path) {
+            Ok(found) if found.is_file() || found.is_dir() => {
+                known.insert((found.dev(), found.ino()))
+            }
+            _ => true,
+        };
+        !names.insert(*path) || !is_new
+    })
 }
 
 /// Whether a word after the first log names another: there is one, readable or not.

@@ -435,6 +435,8 @@ fn step(op: Op, next: usize, registers: &mut Registers) -> usize {
         Op::LtInt { to, a, b } => {
             r!(to) = u64::from(r!(a).cast_signed() < r!(b).cast_signed());
         }
+        // The sign of their difference in 32 bits.
+        Op::Before { to, a, b } => r!(to) = r!(a).wrapping_sub(r!(b)) >> 31 & 1,
         #[allow(clippy::float_cmp, reason = "the query says so")]
         Op::EqReal { to, a, b } => r!(to) = u64::from(real!(a) == real!(b)),
         Op::LtReal { to, a, b } => r!(to) = u64::from(real!(a) < real!(b)),

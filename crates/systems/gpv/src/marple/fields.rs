@@ -64,7 +64,7 @@ impl Field {
 }
 
 /// The columns of `T`, by the names in published queries and by ours.
-pub(super) const FIELDS: [(&str, Field); 20] = [
+pub(super) const FIELDS: [(&str, Field); 23] = [
     ("srcip", Field::Source),
     ("dstip", Field::Destination),
     ("srcport", Field::SourcePort),
@@ -85,6 +85,9 @@ pub(super) const FIELDS: [(&str, Field); 20] = [
     ("high_queue", Field::Of(Column::HighQueue)),
     ("ecn", Field::Of(Column::Ecn)),
     ("class", Field::Of(Column::Class)),
+    ("pktlen", Field::Of(Column::Size)),
+    ("inport", Field::Ingress),
+    ("qin", Field::Of(Column::QueueDepth)),
 ];
 
 /// The name of the column of `T` that needs this column of vectors.
@@ -101,7 +104,7 @@ pub(super) fn name_of(column: Column) -> &'static str {
 pub(super) const SHOWN: usize = 7;
 
 /// Names in published queries that vectors cannot serve.
-pub(super) const UNKNOWN: [(&str, &str); 5] = [
+pub(super) const UNKNOWN: [(&str, &str); 7] = [
     ("tout", "vectors do not say when a packet left"),
     (
         "qout",
@@ -112,6 +115,8 @@ pub(super) const UNKNOWN: [(&str, &str); 5] = [
         "vectors do not carry packet numbers; leave it out, as in [count], []",
     ),
     ("pkt_path", "vectors do not say which way a packet took"),
+    ("pktpath", "vectors do not say which way a packet took"),
+    ("outport", "vectors do not say where a packet left"),
     (
         "qid",
         "vectors do not name queues; ingress is the port a packet came in by",

@@ -20,6 +20,8 @@ pub(super) enum Binary {
     Gt,
     Le,
     Ge,
+    /// Whether one number of 32 bits comes before another in a sequence that wraps (RFC 9293, section 3.4).
+    Before,
     And,
     Or,
 }
@@ -197,8 +199,10 @@ impl<'a> Parser<'a> {
         let columns = self.list(|parser| parser.name("a column"))?;
         self.sign(")")?;
         self.sign(":")?;
+        // A fold that only makes groups: `;`.
+        let may_be_empty = *self.peek() == Token::Sign(";");
         let body = self.statements()?;
-        if body.is_empty() {
+        if body.is_empty() && !may_be_empty {
             return Err(self.expected("what the fold does"));
         }
         Ok(Fold {
@@ -341,6 +345,26 @@ impl<'a> Parser<'a> {
         Ok(left)
     }
 
+    /// Whether a bracket follows the next token.
+    fn is_call(&self) -> bool {
+        let following = self.tokens.get(self.next.wrapping_add(1));
+        following.is_some_and(|(token, _)| *token == Token::Sign("("))
+    }
+
+    /// `before(a, b)`.
+    fn before(&mut self, at: usize) -> Result<Expr<'a>, QueryError> {
+        self.next = self.next.wrapping_add(1);
+        self.sign("(")?;
+        let left = self.expr()?;
+        self.sign(",")?;
+        let right = self.expr()?;
+        self.sign(")")?;
+        self.depth = self.depth.wrapping_sub(1);
+        let depth = left.depth.max(right.depth).wrapping_add(1);
+        let node = Node::Binary(Binary::Before, Box::new(left), Box::new(right));
+        Ok(Expr { at, depth, node })
+    }
+
     fn atom(&mut self) -> Result<Expr<'a>, QueryError> {
         self.deeper()?;
         let at = self.at();
@@ -358,6 +382,7 @@ impl<'a> Parser<'a> {
                     self.wrong("vectors are of packets that arrived: no packet is lost here")
                 );
             }
+            Token::Word("before") if self.is_call() => return self.before(at),
             Token::Word(word) if !KEYWORDS.contains(&word) => Node::Name(word),
             Token::Sign(sign @ ("(" | "!" | "-")) => {
                 self.next = self.next.wrapping_add(1);

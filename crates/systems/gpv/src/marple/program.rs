@@ -69,6 +69,12 @@ pub(super) enum Op {
         a: u8,
         b: u8,
     },
+    /// Of numbers of 32 bits that wrap.
+    Before {
+        to: u8,
+        a: u8,
+        b: u8,
+    },
     EqReal {
         to: u8,
         a: u8,
@@ -153,6 +159,7 @@ impl Op {
             | Self::ToReal { to, .. }
             | Self::Eq { to, .. }
             | Self::LtInt { to, .. }
+            | Self::Before { to, .. }
             | Self::EqReal { to, .. }
             | Self::LtReal { to, .. }
             | Self::And { to, .. }
@@ -180,6 +187,7 @@ impl Op {
             | Self::DivReal { a, b, .. }
             | Self::Eq { a, b, .. }
             | Self::LtInt { a, b, .. }
+            | Self::Before { a, b, .. }
             | Self::EqReal { a, b, .. }
             | Self::LtReal { a, b, .. }
             | Self::And { a, b, .. }

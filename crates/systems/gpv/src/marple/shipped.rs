@@ -114,12 +114,12 @@ result = groupby(T, [srcip], count);
     },
     Shipped {
         name: "tcp-non-monotonic",
-        about: "packets of each TCP flow whose sequence number is below an earlier one",
+        about: "packets of each TCP flow whose sequence number is before an earlier one",
         parameters: &[],
         text: "\
 def nonmt([maxseq, nm_count], [tcpseq]):
-    if maxseq > tcpseq { nm_count = nm_count + 1; }
-    if maxseq < tcpseq { maxseq = tcpseq; }
+    if maxseq != 0 and before(tcpseq, maxseq) { nm_count = nm_count + 1; }
+    if maxseq == 0 or before(maxseq, tcpseq) { maxseq = tcpseq; }
 
 tcps = filter(T, proto == TCP);
 result = groupby(tcps, [srcip, dstip, srcport, dstport, proto, switch], nonmt);
@@ -131,11 +131,30 @@ result = groupby(tcps, [srcip, dstip, srcport, dstport, proto, switch], nonmt);
         parameters: &[],
         text: "\
 def oos_count([count, lastseq], [tcpseq, payload_len]):
-    if lastseq != tcpseq { count = count + 1; emit(); }
+    if before(lastseq, tcpseq) or before(tcpseq, lastseq) { count = count + 1; emit(); }
     lastseq = tcpseq + payload_len
 
 tcps = filter(T, proto == TCP);
 result = groupby(tcps, [srcip, dstip, srcport, dstport, proto, switch], oos_count);
+",
+    },
+    Shipped {
+        name: "tcp-retransmissions",
+        about: "packets of each TCP flow whose payload begins before the end of what was sent \
+                already; no keep-alives",
+        parameters: &[],
+        text: "\
+def again([count, next, seen], [tcpseq, payload_len, tcpflags]):
+    # A SYN begins another connection.
+    if tcpflags / 2 - tcpflags / 4 * 2 == 1 { seen = 0; }
+    end = tcpseq + payload_len
+    is_probe = payload_len == 1 and !(before(end, next) or before(next, end))
+    if seen == 1 and payload_len > 0 and !is_probe and before(tcpseq, next) { count = count + 1; }
+    if seen == 0 or before(next, end) { next = end; }
+    seen = 1
+
+tcps = filter(T, proto == TCP);
+result = groupby(tcps, [srcip, dstip, srcport, dstport, proto, switch], again);
 ",
     },
     Shipped {

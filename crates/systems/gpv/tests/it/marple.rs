@@ -143,6 +143,11 @@ fn naive(name: &str, packets: &[Packet]) -> Rows {
     rows
 }
 
+/// Which of two sequence numbers comes first, in halves of their space.
+fn is_before(a: u64, b: u64) -> bool {
+    (a.wrapping_sub(b) >> 31) % 2 == 1
+}
+
 /// As [`naive`], of queries about TCP.
 fn naive_tcp(name: &str, packets: &[Packet]) -> Rows {
     match name {
@@ -150,8 +155,11 @@ fn naive_tcp(name: &str, packets: &[Packet]) -> Rows {
             let mut flows: HashMap<String, (u32, u64)> = HashMap::new();
             for packet in packets.iter().filter(|packet| packet.key.protocol() == 6) {
                 let (highest, count) = flows.entry(flow(&packet.key)).or_default();
-                *count += u64::from(packet.tcp_seq < *highest);
-                *highest = packet.tcp_seq.max(*highest);
+                let (seq, before) = (packet.tcp_seq.into(), u64::from(*highest));
+                *count += u64::from(before != 0 && is_before(seq, before));
+                if before == 0 || is_before(before, seq) {
+                    *highest = packet.tcp_seq;
+                }
             }
             flows
                 .iter()
@@ -162,12 +170,36 @@ fn naive_tcp(name: &str, packets: &[Packet]) -> Rows {
             let mut flows: HashMap<String, (u64, u64)> = HashMap::new();
             for packet in packets.iter().filter(|packet| packet.key.protocol() == 6) {
                 let (count, next) = flows.entry(flow(&packet.key)).or_default();
-                *count += u64::from(u64::from(packet.tcp_seq) != *next);
+                *count += u64::from(u64::from(packet.tcp_seq) != *next % (1 << 32));
                 *next = u64::from(packet.tcp_seq) + u64::from(packet.payload_len.min(65_535));
             }
             flows
                 .iter()
                 .map(|(flow, (count, next))| format!("{flow} 7 {count} {next}"))
+                .collect()
+        }
+        "tcp-retransmissions" => {
+            let mut flows: HashMap<String, (u64, Option<u64>)> = HashMap::new();
+            for packet in packets.iter().filter(|packet| packet.key.protocol() == 6) {
+                let (count, next) = flows.entry(flow(&packet.key)).or_default();
+                let (seq, len) = (
+                    u64::from(packet.tcp_seq),
+                    u64::from(packet.payload_len.min(65_535)),
+                );
+                if packet.tcp_flags & 2 != 0 {
+                    *next = None;
+                }
+                if let Some(next) = *next {
+                    let is_probe = len == 1 && (seq + 1) % (1 << 32) == next % (1 << 32);
+                    *count += u64::from(len > 0 && is_before(seq, next) && !is_probe);
+                }
+                if next.is_none_or(|next| is_before(next, seq + len)) {
+                    *next = Some(seq + len);
+                }
+            }
+            flows
+                .iter()
+                .map(|(flow, (count, next))| format!("{flow} 7 {count} {} 1", next.unwrap()))
                 .collect()
         }
         "tcp-timeouts" => {
@@ -505,6 +537,61 @@ fn operators_and_numbers() {
         rows(&mut query),
         ["0.0.0.3 0.0.0.9 1 2 6 700 7 -6 3.5e0 2e-1 5000 14"]
     );
+}
+
+/// Names and forms of published queries that differ from ours.
+#[test]
+fn published_names_and_folds_without_a_body() {
+    let text = "def groups([], []):
+                  ;
+                def bytes([sum], [pktlen]):
+                  sum = sum + pktlen
+                A = filter(T, inport == 0);
+                B = groupby(A, [srcip], groups);
+                R = groupby(A, [srcip], bytes);";
+    let sums = run(text, Limits::default(), &small(40));
+    let only_groups = text.replace("R = groupby(A, [srcip], bytes);", "");
+    let groups = run(&only_groups, Limits::default(), &small(40));
+    let [sums, groups] = [sums, groups].map(|mut query| rows(&mut query));
+    assert_eq!(groups, ["0.0.0.0", "0.0.0.1", "0.0.0.2", "0.0.0.3"]);
+    assert_eq!(
+        sums,
+        ["0.0.0.0 180", "0.0.0.1 190", "0.0.0.2 200", "0.0.0.3 210"]
+    );
+    for (name, why) in [
+        ("pktpath", "which way a packet took"),
+        ("outport", "where a packet left"),
+    ] {
+        let found = error(&format!("R = filter(T, {name} == 1);"));
+        assert!(found.contains(why), "{found}");
+    }
+}
+
+/// Segments in order are in order where their numbers wrap, and one that comes again is the only one that does.
+#[test]
+fn sequence_numbers_wrap() {
+    let segment = |number: u32, packet: Packet| Packet {
+        tcp_seq: u32::MAX.wrapping_sub(10_000).wrapping_add(number * 1_000),
+        payload_len: 1_000,
+        ..packet
+    };
+    let packets = (0..).zip(small(40));
+    let mut packets: Vec<Packet> = packets.map(|(at, packet)| segment(at, packet)).collect();
+    let key = packets[0].key;
+    packets.iter_mut().for_each(|packet| packet.key = key);
+    let again = packets[9];
+    packets.insert(20, again);
+    let count = |name: &str, column: &str| {
+        let shipped = shipped(name).unwrap();
+        let mut query = run(shipped.text, Limits::default(), &packets);
+        let answer = query.answer();
+        let column = answer.names.iter().position(|name| name == column);
+        answer.rows[0][column.unwrap()].clone()
+    };
+    assert_eq!(count("tcp-retransmissions", "count"), Value::Int(1));
+    assert_eq!(count("tcp-non-monotonic", "nm_count"), Value::Int(1));
+    // The first one, the one that came again, and the one after it.
+    assert_eq!(count("tcp-out-of-sequence", "count"), Value::Int(3));
 }
 
 #[test]

@@ -4,7 +4,7 @@
 mod live;
 mod terminal;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -39,7 +39,7 @@ fn answerable() -> Vec<String> {
     let names = list.as_array().unwrap().iter();
     let names = names.map(|shipped| shipped["name"].as_str().unwrap().to_owned());
     let names: Vec<String> = names.filter(|name| name != "ewma-latencies").collect();
-    assert_eq!(names.len(), 8);
+    assert_eq!(names.len(), 9);
     names
 }
 
@@ -72,6 +72,37 @@ fn shipped_queries_equal_naive_programs_over_what_tshark_says() {
             assert_eq!(file, alone, "{name}, together with others");
         }
     }
+}
+
+/// Which flow loses packets is what tshark says, whose analysis of TCP is not ours.
+#[test]
+fn retransmissions_are_what_tshark_marks() {
+    let mut all = 0;
+    for trace in ["ad-attacks", "cic2017-sqli", "cic2019-webddos"].map(labelled) {
+        let mut marked: HashMap<String, u64> = HashMap::new();
+        for packet in dissected(&trace).iter().filter(|packet| packet.is_tcp) {
+            *marked.entry(packet.flow.clone()).or_default() += u64::from(packet.is_again);
+        }
+        let answer = ok(&mut ask(
+            &trace,
+            &["tcp-retransmissions", "-F", "csv", FILTER],
+        ));
+        let counted = answer.lines().skip(1).map(|line| {
+            let cells: Vec<&str> = line.split(',').collect();
+            (cells[..5].join(","), cells[6].parse().unwrap())
+        });
+        let counted: HashMap<String, u64> = counted.collect();
+        for (flow, count) in &marked {
+            assert_eq!(
+                counted.get(flow),
+                Some(count),
+                "{flow} of {}",
+                trace.display()
+            );
+        }
+        all += marked.values().sum::<u64>();
+    }
+    assert!(all > 20, "{all}");
 }
 
 /// Runs it; what it says if it ends with this status.

@@ -16,6 +16,9 @@ pub(crate) struct Dissected {
     pub(crate) is_tcp: bool,
     pub(crate) seq: u64,
     pub(crate) payload: u64,
+    flags: u64,
+    /// Whether it marks the payload as sent before: retransmitted in any way, or out of order, and no keep-alive.
+    pub(crate) is_again: bool,
 }
 
 /// Packets that are selected for both: TCP and UDP.
@@ -36,6 +39,10 @@ pub(crate) fn dissected(trace: &Path) -> Vec<Dissected> {
         "tcp.seq_raw",
         "tcp.len",
         "udp.length",
+        "tcp.flags",
+        "tcp.analysis.retransmission",
+        "tcp.analysis.out_of_order",
+        "tcp.analysis.keep_alive",
     ];
     let mut command = Command::new("tshark");
     command
@@ -70,6 +77,12 @@ fn of_line(cells: &[&str]) -> Dissected {
     let (source, destination) = (either(2, 3), either(4, 5));
     let protocol = if is_tcp { 6 } else { 17 };
     let ports = (either(6, 7), either(8, 9));
+    let flags = cells[13].strip_prefix("0x");
+    let is_marked = |at: usize| !cells[at].is_empty();
+    let payload = match is_tcp {
+        true => number(cells[11]),
+        false => number(cells[12]) - 8,
+    };
     Dissected {
         ns: number(seconds) * 1_000_000_000 + number(&format!("{fraction:0<9}")[..9]),
         len: number(cells[1]),
@@ -77,12 +90,15 @@ fn of_line(cells: &[&str]) -> Dissected {
         source: source.to_owned(),
         is_tcp,
         seq: if is_tcp { number(cells[10]) } else { 0 },
-        payload: if is_tcp {
-            number(cells[11])
-        } else {
-            number(cells[12]) - 8
-        },
+        payload,
+        flags: flags.map_or(0, |hex| u64::from_str_radix(hex, 16).unwrap()),
+        is_again: payload > 0 && (is_marked(14) || is_marked(15)) && !is_marked(16),
     }
+}
+
+/// Which of two sequence numbers comes first, in halves of their space.
+fn is_before(a: u64, b: u64) -> bool {
+    (a.wrapping_sub(b) >> 31) % 2 == 1
 }
 
 /// The rows of a shipped query's answer, as CSV.
@@ -146,8 +162,10 @@ pub(crate) fn naive(name: &str, packets: &[Dissected]) -> BTreeSet<String> {
             let mut flows: HashMap<&str, (u64, u64)> = HashMap::new();
             for p in tcp() {
                 let (most, count) = flows.entry(&p.flow).or_default();
-                *count += u64::from(*most > p.seq);
-                *most = p.seq.max(*most);
+                *count += u64::from(*most != 0 && is_before(p.seq, *most));
+                if *most == 0 || is_before(*most, p.seq) {
+                    *most = p.seq;
+                }
             }
             rows.extend(
                 flows
@@ -159,13 +177,36 @@ pub(crate) fn naive(name: &str, packets: &[Dissected]) -> BTreeSet<String> {
             let mut flows: HashMap<&str, (u64, u64)> = HashMap::new();
             for p in tcp() {
                 let (count, next) = flows.entry(&p.flow).or_default();
-                *count += u64::from(*next != p.seq);
+                *count += u64::from(*next % (1 << 32) != p.seq);
                 *next = p.seq + p.payload;
             }
             rows.extend(
                 flows
                     .iter()
                     .map(|(f, (n, s))| (format!("{f},0"), format!("{n},{s}"))),
+            );
+        }
+        "tcp-retransmissions" => {
+            let mut flows: HashMap<&str, (u64, Option<u64>)> = HashMap::new();
+            for p in tcp() {
+                let (count, next) = flows.entry(&p.flow).or_default();
+                let end = p.seq + p.payload;
+                if p.flags & 2 != 0 {
+                    *next = None;
+                }
+                if let Some(next) = *next {
+                    let is_probe = p.payload == 1 && end % (1 << 32) == next % (1 << 32);
+                    let is_again = p.payload > 0 && is_before(p.seq, next) && !is_probe;
+                    *count += u64::from(is_again);
+                }
+                if next.is_none_or(|next| is_before(next, end)) {
+                    *next = Some(end);
+                }
+            }
+            rows.extend(
+                flows
+                    .iter()
+                    .map(|(f, (n, next))| (format!("{f},0"), format!("{n},{},1", next.unwrap()))),
             );
         }
         "tcp-timeouts" => {

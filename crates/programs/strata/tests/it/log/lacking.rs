@@ -107,7 +107,7 @@ fn what_cannot_be_meant_is_said() {
     let again = log.join("../log");
     for command in ["read", "top"] {
         let problem = refused(strata().arg(command).arg(&log).arg(&again));
-        assert!(problem.contains("are the same log"), "{problem}");
+        assert!(problem.contains("this log is named twice"), "{problem}");
     }
     let read = |option: &[&str]| strata().arg("read").arg(&log).args(option).output();
     let output = read(&["--class", "anomalus"]).unwrap();

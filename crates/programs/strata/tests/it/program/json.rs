@@ -149,6 +149,23 @@ fn a_log_from_end_to_end() {
     assert_eq!(result("interfaces", &["lo"])[0]["loopback"], true);
     assert!(result("config show", &[])["file"].is_null());
     assert_eq!(result("info", &[&log])[0]["in_log"]["packets"], 67_690);
+
+    let other = path("other");
+    ok(&mut record(
+        data_dir().join("labelled/cic2017-sqli/trace.pcap"),
+        &other,
+    ));
+    let both = ok(strata().args(["info", &log, &other, "--json"]));
+    let both: Value = serde_json::from_str(&both).unwrap();
+    let told = both.as_array().unwrap().iter();
+    let told = told.map(|one| (one["log"].as_str().unwrap(), &one["in_log"]["packets"]));
+    assert!(
+        told.eq([(&*log, &json!(67_690)), (&*other, &json!(94))]),
+        "{both}"
+    );
+    let both = ok(strata().args(["info", &log, &other]));
+    assert!(both.starts_with(&format!("{log}:\n")) && both.contains(&format!("\n{other}:\n")));
+    refused(strata().args(["info", &log, &log]));
     let top = result("top", &[&log, "--key", &second]);
     assert_eq!(top["total"]["packets"], 67_690);
 }

@@ -84,11 +84,12 @@ impl<'a> Compiler<'_, 'a> {
     }
 
     fn binary(&mut self, operator: Binary, a: Slot, b: Slot, at: usize) -> Checked<Slot> {
-        use Binary::{Add, And, Div, Eq, Ge, Gt, Le, Lt, Mul, Ne, Or, Sub};
+        use Binary::{Add, And, Before, Div, Eq, Ge, Gt, Le, Lt, Mul, Ne, Or, Sub};
         let is_number = |slot: Slot| matches!(slot.kind, Kind::Int | Kind::Real);
         let fits = match operator {
             And | Or => a.kind == Kind::Bool && b.kind == Kind::Bool,
             Eq | Ne => a.kind == b.kind || is_number(a) && is_number(b),
+            Before => a.kind == Kind::Int && b.kind == Kind::Int,
             _ => is_number(a) && is_number(b),
         };
         if !fits {
@@ -126,6 +127,7 @@ impl<'a> Compiler<'_, 'a> {
             (Eq | Ne, false) => Op::Eq { to, a: x, b: y },
             (Lt | Gt | Le | Ge, true) => Op::LtReal { to, a: x, b: y },
             (Lt | Gt | Le | Ge, false) => Op::LtInt { to, a: x, b: y },
+            (Before, _) => Op::Before { to, a: x, b: y },
             (And, _) => Op::And { to, a: x, b: y },
             (Or, _) => Op::Or { to, a: x, b: y },
         };
