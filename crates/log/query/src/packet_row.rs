@@ -11,8 +11,9 @@ use crate::exporter::LoggedPacket;
 use crate::records::json_value;
 
 /// The columns of a row.
-pub(crate) const COLUMNS: [PacketColumn; 15] = [
+pub(crate) const COLUMNS: [PacketColumn; 16] = [
     PacketColumn::Time,
+    PacketColumn::HasTime,
     PacketColumn::Recording,
     PacketColumn::Src,
     PacketColumn::Dst,
@@ -57,7 +58,7 @@ impl PacketRows {
     }
 
     /// The values of a packet, in the order of [`COLUMNS`].
-    pub(crate) fn of(&mut self, packet: &LoggedPacket<'_>) -> [Value; 15] {
+    pub(crate) fn of(&mut self, packet: &LoggedPacket<'_>) -> [Value; 16] {
         let headers = self.headers(packet);
         row(packet, &headers)
     }
@@ -70,9 +71,11 @@ impl PacketRows {
 #[must_use]
 pub fn packet_json(packet: &LoggedPacket<'_>, headers: &Headers) -> Map<String, Value> {
     let values = COLUMNS.iter().zip(row(packet, headers));
-    let there = values.filter(|(column, value)| {
-        let is_time = matches!(column, PacketColumn::Time);
-        !value.is_null() && (packet.has_timestamp || !is_time)
+    let there = values.filter(|(column, value)| match column {
+        PacketColumn::Time => packet.has_timestamp,
+        // It says so by its time.
+        PacketColumn::HasTime => false,
+        _ => !value.is_null(),
     });
     let named = there.map(|(column, value)| {
         let spec = column.spec();
@@ -84,7 +87,7 @@ pub fn packet_json(packet: &LoggedPacket<'_>, headers: &Headers) -> Map<String, 
 /// Who knows it can make fragments that replace each other in the table, as who sends more than it holds.
 const FRAGMENTS_SEED: [u64; 2] = [0; 2];
 
-fn row(packet: &LoggedPacket<'_>, headers: &Headers) -> [Value; 15] {
+fn row(packet: &LoggedPacket<'_>, headers: &Headers) -> [Value; 16] {
     let kept = clamped::<u32>(packet.data.len());
     let key = headers.key.unwrap_or(FlowKey::NONE);
     let is_ip = headers.key.is_some() && key.family != AddressFamily::Mac;
@@ -99,6 +102,7 @@ fn row(packet: &LoggedPacket<'_>, headers: &Headers) -> [Value; 15] {
     let judged = packet.judged;
     [
         packet.ts_ns.into(),
+        packet.has_timestamp.into(),
         packet.recording.into(),
         address(source.address),
         address(destination.address),

@@ -228,7 +228,10 @@ impl<W: Write> RecordWriter<W> {
         match &mut self.sink {
             Sink::Csv(writer) => writer.flush(),
             Sink::Json(output) => output.flush(),
-            Sink::Ipfix(output, ipfix) => ipfix.flush(output),
+            Sink::Ipfix(output, ipfix) => {
+                ipfix.flush(output)?;
+                output.flush()
+            }
         }
     }
 

@@ -10,7 +10,6 @@ mod bug_report;
 mod commands;
 mod config;
 mod control;
-mod flows;
 mod help;
 mod interfaces;
 mod keeping;

@@ -1,5 +1,6 @@
 //! `strata record`: from arguments to a recording, and what it prints.
 
+pub(crate) mod flows;
 mod interfaces;
 mod log;
 mod page;
@@ -33,7 +34,7 @@ use strata_terminal::text;
 use strata_wire::TunnelKey;
 use tracing::{info, warn};
 
-use crate::flows::FlowArgs;
+use self::flows::FlowArgs;
 
 /// How often signals are checked and the progress is updated.
 const LOOK_EVERY: Duration = Duration::from_millis(50);

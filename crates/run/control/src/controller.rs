@@ -246,30 +246,6 @@ impl Controller {
         &self.subscribers
     }
 
-    /// Publishes what was reported to a telemetry collector so far.
-    pub fn set_reports(&self, status: ReportStatus) {
-        *self.reports.lock().unwrap_or_else(PoisonError::into_inner) = Some(status);
-    }
-
-    /// What was reported, if a collector was named.
-    #[must_use]
-    pub fn reports(&self) -> Option<ReportStatus> {
-        let reports = self.reports.lock();
-        reports.unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    /// Publishes what became of flows for a collector of flows.
-    pub fn set_flows(&self, status: FlowsStatus) {
-        *self.flows.lock().unwrap_or_else(PoisonError::into_inner) = Some(status);
-    }
-
-    /// What became of flows, if a collector of flows was named.
-    #[must_use]
-    pub fn flows(&self) -> Option<FlowsStatus> {
-        let flows = self.flows.lock();
-        flows.unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
     /// Publishes what was read of `--eve`.
     pub fn set_eve(&self, status: EveStatus) {
         *self.eve.lock().unwrap_or_else(PoisonError::into_inner) = Some(status);

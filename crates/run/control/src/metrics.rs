@@ -202,10 +202,13 @@ const METRICS: [Metric; 49] = [
     ),
     metric(
         "flow_datagrams",
-        "Datagrams with records of flows, by outcome",
+        "Datagrams with records of flows, and those of them that were not delivered, as far as is known",
         Counter(|moment| {
             flows(moment, |flows| {
-                vec![("sent", flows.datagrams), ("not-sent", flows.not_sent)]
+                vec![
+                    ("made", flows.datagrams),
+                    ("undelivered", flows.undelivered),
+                ]
             })
         }),
     ),

@@ -160,10 +160,11 @@ pub struct FlowsStatus {
     pub flows: u64,
     /// Records of them: one for each direction.
     pub records: u64,
-    /// Datagrams sent.
+    /// Datagrams with them.
     pub datagrams: u64,
-    /// Datagrams that the network did not take: there is no listener, or the interface was full.
-    pub not_sent: u64,
+    /// Of these, datagrams that the network did not take, or whose receiver said that no one listens. Others may be
+    /// lost without a sign.
+    pub undelivered: u64,
     /// Packets that are in no flow, since they came faster than flows were made.
     pub lost: u64,
     /// Flows whose counts do not fit IPFIX.

@@ -127,7 +127,7 @@ impl FlowTap {
         if self.chunk.entries.is_empty() {
             return;
         }
-        let next = self.spare.take().unwrap_or_default();
+        let next = self.spare.take().unwrap_or_else(Chunk::default);
         let mut chunk = mem::replace(&mut self.chunk, next);
         self.chunk.worker = self.worker;
         let Some(to) = &self.to else {

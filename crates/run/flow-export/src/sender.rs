@@ -3,7 +3,7 @@
 use std::convert::Infallible;
 use std::io::{self, Write};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
@@ -28,56 +28,89 @@ const TEMPLATES_EVERY: Duration = Duration::from_secs(60);
 /// A collector works again once all datagrams were taken for so long.
 const WORKS_AFTER: Duration = Duration::from_secs(10);
 
-/// Counts datagrams, and those that the network does not take.
+/// Counts datagrams, and those that are not delivered, as far as that is known.
 struct Datagrams {
     collector: FlowCollector,
-    sent: Arc<AtomicU64>,
-    not_sent: Arc<AtomicU64>,
+    counts: Arc<Counts>,
     tell: Tell,
-    /// When the last one was not sent, until that is long ago.
+    /// When the last one was not delivered, until that is long ago.
     failed: Option<Instant>,
+}
+
+/// What became of datagrams.
+#[derive(Default)]
+struct Counts {
+    sent: AtomicU64,
+    undelivered: AtomicU64,
+    /// Whether some were not delivered lately.
+    is_failing: AtomicBool,
+}
+
+impl Datagrams {
+    /// Counts one that was not delivered; says so if it is the first.
+    fn lost(&mut self, error: &io::Error) {
+        self.counts.undelivered.fetch_add(1, Ordering::Relaxed);
+        self.counts.is_failing.store(true, Ordering::Relaxed);
+        if self.failed.replace(Instant::now()).is_none() {
+            (self.tell)(&Notice::warning(format!(
+                "flows to {error}; the recording continues, and datagrams that are not delivered are \
+                 counted"
+            )));
+        }
+    }
+
+    fn works(&mut self) {
+        // Where no one listens, the answer comes with the next.
+        if self.failed.is_some_and(|at| at.elapsed() >= WORKS_AFTER) {
+            self.failed = None;
+            self.counts.is_failing.store(false, Ordering::Relaxed);
+            let to = self.collector.to();
+            (self.tell)(&Notice::info(
+                "flows",
+                format!("flows to {to}: works again"),
+            ));
+        }
+    }
 }
 
 impl Write for Datagrams {
     /// Never fails: the recording goes on, and so do numbers of records.
     fn write(&mut self, datagram: &[u8]) -> io::Result<usize> {
-        match self.collector.write(datagram) {
-            Ok(_) => {
-                self.sent.fetch_add(1, Ordering::Relaxed);
-                // Where no one listens, every other datagram is refused.
-                if self.failed.is_some_and(|at| at.elapsed() >= WORKS_AFTER) {
-                    self.failed = None;
-                    let to = self.collector.to();
-                    (self.tell)(&Notice::info(
-                        "flows",
-                        format!("flows to {to}: works again"),
-                    ));
-                }
-            }
-            Err(error) => {
-                self.not_sent.fetch_add(1, Ordering::Relaxed);
-                if self.failed.replace(Instant::now()).is_none() {
-                    (self.tell)(&Notice::warning(format!(
-                        "flows to {error}; the recording continues, and datagrams that are not sent \
-                         are counted"
-                    )));
-                }
-            }
+        let mut sent = self.collector.write(datagram);
+        if let Err(error) = &sent
+            && error.kind() == io::ErrorKind::ConnectionRefused
+        {
+            // That is the answer to one before, and this one was not sent.
+            self.lost(error);
+            sent = self.collector.write(datagram);
         }
+        match sent {
+            Ok(_) => self.works(),
+            Err(error) => self.lost(&error),
+        }
+        self.counts.sent.fetch_add(1, Ordering::Relaxed);
         Ok(datagram.len())
     }
 
+    /// The answer to the last one, if it is there.
     fn flush(&mut self) -> io::Result<()> {
+        if let Err(error) = self.collector.flush() {
+            self.lost(&error);
+        }
         Ok(())
     }
 }
-
 /// Sends records, and counts those that cannot be.
 fn writes(
     writer: &mut RecordWriter<Datagrams>,
+    counts: &Counts,
     unfit: &mut u64,
 ) -> impl FnMut(Vec<Value>) -> Result<(), Infallible> {
     |values| {
+        // A collector that is there from now on needs them first.
+        if counts.is_failing.load(Ordering::Relaxed) {
+            writer.repeat_templates();
+        }
         if writer.write(&FlowRecord::of(values)).is_err() {
             *unfit += 1;
         }
@@ -92,8 +125,7 @@ pub(crate) struct Sender {
     writer: RecordWriter<Datagrams>,
     spare: Spare,
     lost: Arc<AtomicU64>,
-    sent: Arc<AtomicU64>,
-    not_sent: Arc<AtomicU64>,
+    counts: Arc<Counts>,
     unfit: u64,
     to: String,
     /// Whether packets have the time of the clock.
@@ -110,11 +142,10 @@ impl Sender {
         (is_live, controller, tell): (bool, Arc<Controller>, Tell),
     ) -> io::Result<Self> {
         let to = collector.to().to_string();
-        let (sent, not_sent) = (Arc::default(), Arc::default());
+        let counts = Arc::new(Counts::default());
         let datagrams = Datagrams {
             collector,
-            sent: Arc::clone(&sent),
-            not_sent: Arc::clone(&not_sent),
+            counts: Arc::clone(&counts),
             tell,
             failed: None,
         };
@@ -125,8 +156,7 @@ impl Sender {
             writer: RecordWriter::new(datagrams, RecordFormat::IpfixDatagrams)?,
             spare,
             lost,
-            sent,
-            not_sent,
+            counts,
             unfit: 0,
             to,
             is_live,
@@ -155,7 +185,7 @@ impl Sender {
 
     fn take(&mut self, chunk: Chunk) {
         let metering = &mut self.meterings[usize::from(chunk.worker)];
-        let mut write = writes(&mut self.writer, &mut self.unfit);
+        let mut write = writes(&mut self.writer, &self.counts, &mut self.unfit);
         for packet in chunk.packets() {
             let Ok(()) = metering.packet(&packet, |_| true, &mut write);
         }
@@ -166,7 +196,7 @@ impl Sender {
     fn turn(&mut self) {
         if self.is_live {
             let until_ns = unix_ns().saturating_sub(LATE_NS);
-            let mut write = writes(&mut self.writer, &mut self.unfit);
+            let mut write = writes(&mut self.writer, &self.counts, &mut self.unfit);
             for metering in &mut self.meterings {
                 let Ok(()) = metering.pass(until_ns, &mut write);
             }
@@ -187,7 +217,7 @@ impl Sender {
 
     /// Sends the flows that go on.
     fn end(mut self) {
-        let mut write = writes(&mut self.writer, &mut self.unfit);
+        let mut write = writes(&mut self.writer, &self.counts, &mut self.unfit);
         for metering in &mut self.meterings {
             let Ok(()) = metering.finish(BEGINNING_NS, &mut write);
         }
@@ -201,8 +231,8 @@ impl Sender {
             to: self.to.clone(),
             flows: self.writer.written,
             records: self.writer.records(),
-            datagrams: self.sent.load(Ordering::Relaxed),
-            not_sent: self.not_sent.load(Ordering::Relaxed),
+            datagrams: self.counts.sent.load(Ordering::Relaxed),
+            undelivered: self.counts.undelivered.load(Ordering::Relaxed),
             lost: self.lost.load(Ordering::Relaxed),
             unfit: self.unfit,
             crowded_out: crowded_out.fold(0, u64::saturating_add),

@@ -65,12 +65,12 @@ impl Configuration {
     pub(crate) fn read(of: &RecordSpec) -> Result<Self> {
         let read = Self::read_files(of)?;
         require(
-            !of.destination.is_nowhere() || read.export.is_some(),
+            !of.destination.is_nowhere() || read.export.is_some() || of.flows_to.is_some(),
             || {
                 String::from(
-                    "no destination: name a directory for the log (-o DIR), or destinations for \
-                     exports of policies, under [export.destinations] of the configuration \
-                     (--config)",
+                    "no destination: name a directory for the log (-o DIR), a collector of flows \
+                     (--flows-to HOST), or destinations for exports of policies, under \
+                     [export.destinations] of the configuration (--config)",
                 )
             },
         )?;

@@ -504,7 +504,7 @@ impl<'a> InWords<'a> {
     }
 
     fn cost(&mut self, reason: &Cost<'_>) -> ReasonCost {
-        let signs = self.signs(reason).unwrap_or_default();
+        let signs = self.signs(reason).unwrap_or_else(Vec::new);
         let model = self.model(reason);
         let signs = model.map_or_else(Vec::new, |model| why::strongest(&signs, model.clock()));
         let (trees, more) = model.map_or((Vec::new(), 0), |model| {

@@ -7,14 +7,26 @@ use anyhow::{Result, ensure};
 use strata_objects::ObjectDisk;
 use strata_store::{Disk, Log, RealDisk};
 
-/// The disk of the log in a directory, including what is stored elsewhere.
-pub fn disk(dir: &Path) -> Result<Arc<dyn Disk>> {
+/// Opens the log in a directory.
+///
+/// # Errors
+///
+/// If there is none: a capture is none.
+pub fn open_log(dir: &Path) -> Result<Log> {
     ensure!(
         !dir.is_file(),
         "{0}: a file, and no log: `strata record -r {0} -o log/` makes a log of a capture",
         dir.display()
     );
-    // Its error says what is missing where there is no log.
-    drop(Log::open(dir)?);
+    Ok(Log::open(dir)?)
+}
+
+/// The disk of the log in a directory, including what is stored elsewhere.
+///
+/// # Errors
+///
+/// If there is no log.
+pub fn disk(dir: &Path) -> Result<Arc<dyn Disk>> {
+    drop(open_log(dir)?);
     Ok(Arc::new(ObjectDisk::new(Arc::new(RealDisk::at(dir)))))
 }

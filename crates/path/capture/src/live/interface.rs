@@ -110,6 +110,15 @@ impl Device {
         })
     }
 
+    /// The interface whose packets it shows as sent and as received, if it shows one: a socket can ignore what is
+    /// sent, but not a group of sockets.
+    pub(super) fn seen_twice(&self, loopback: Option<u32>) -> Option<u32> {
+        match self.index {
+            0 => loopback,
+            index => self.is_loopback.then_some(index),
+        }
+    }
+
     fn any() -> Self {
         Self {
             name: ANY.into(),

@@ -121,8 +121,8 @@ pub(super) struct Kernel {
 /// What a program is for. One serves all interfaces of a kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Purpose {
-    /// Admitting packets, on interfaces with this link type; one interface or all together.
-    Admit { link: LinkType, any: bool },
+    /// Admitting packets, on interfaces with this link type, of which one may show each packet twice.
+    Admit(LinkType, Option<u32>),
     /// Admitting packets of many interfaces with Ethernet headers, for one worker.
     Common { worker: u16 },
     /// Spreading packets over workers.
@@ -268,14 +268,11 @@ impl Kernel {
     }
 
     fn load(&self, device: &Device) -> Result<Arc<Program>, String> {
-        let purpose = Purpose::Admit {
-            link: device.link,
-            any: device.index == 0,
-        };
+        let seen_twice = device.seen_twice(self.loopback);
+        let purpose = Purpose::Admit(device.link, seen_twice);
         let shared = self.shared.as_ref().ok_or("eBPF is not permitted")?;
-        let any = (device.index == 0).then_some(self.loopback).flatten();
         self.loaded(purpose, "strata_filter", || {
-            self.assemble(device.link, any, None, shared)
+            self.assemble(device.link, seen_twice, None, shared)
         })
     }
 

@@ -1,5 +1,7 @@
 //! The status of a recording and its policies, as pages for people.
 
+mod sent;
+
 use strata_control::{
     ChangeStatus, CpuStatus, DetailStatus, DriftStatus, Event, FlowTableStatus, PacketStatus,
     PolicyOrigin, PolicyStatus, ReceiveStatus, ResourceStatus, ShedStatus, Status,
@@ -189,43 +191,6 @@ fn arrivals(status: &Status) -> impl Iterator<Item = Row> {
         let text = format!("{} (strata ask --installed)", vectors.installed);
         row("queries", text)
     });
-    let reported = status.reports.as_ref().map(|reports| {
-        let counts = format!(
-            "to {}: {} sent, {} not sent, {} over the limit",
-            word(&reports.to),
-            grouped(reports.reports),
-            grouped(reports.not_sent),
-            grouped(reports.over_limit),
-        );
-        row("reports", counts)
-    });
-    let flows = status.flows.as_ref().map(|flows| {
-        let counts = format!(
-            "to {}: {}, {} in {}; {} not sent, {} in no flow",
-            word(&flows.to),
-            count_of(flows.flows, "flow"),
-            count_of(flows.records, "record"),
-            count_of(flows.datagrams, "datagram"),
-            grouped(flows.not_sent),
-            count_of(flows.lost, "packet"),
-        );
-        row("flows", counts)
-    });
-    let exported = status.exports.iter().map(|to| {
-        let counts = format!(
-            "to {} ({}): {} packets, {} lost, {} unfit, {} cut; {} datagrams, {} not sent; {} announcements",
-            word(&to.name),
-            word(&to.to),
-            grouped(to.packets),
-            grouped(to.lost),
-            grouped(to.unfit),
-            grouped(to.cut),
-            grouped(to.datagrams),
-            grouped(to.not_sent),
-            grouped(to.announcements),
-        );
-        row("export", counts)
-    });
     let waits = status.compaction.filter(|lag| lag.in_use && lag.files > 0);
     let compacted = waits.map(|lag| {
         let mut text = format!(
@@ -246,12 +211,8 @@ fn arrivals(status: &Status) -> impl Iterator<Item = Row> {
             format!("{alerts} on {flows}, {matched} of them seen here"),
         )
     });
-    let asked = asked
-        .into_iter()
-        .chain(installed)
-        .chain(reported)
-        .chain(flows);
-    let asked = asked.chain(exported).chain(alerted).chain(compacted);
+    let asked = asked.into_iter().chain(installed).chain(sent::rows(status));
+    let asked = asked.chain(alerted).chain(compacted);
     interfaces.chain(lost).chain(asked)
 }
 

@@ -19,6 +19,7 @@ use self::balance::Balance;
 use self::reasons::Reasons;
 use strata_terminal::key::KeyArgs;
 
+use strata_terminal::disk::open_log;
 use strata_terminal::output::standard;
 use strata_terminal::selection::each_once;
 use strata_terminal::text::{count_of, percent, time};
@@ -205,7 +206,7 @@ fn one(args: &Args, dir: &Path, as_json: &mut Vec<Value>) -> Result<usize> {
     // Reasons of compacted packets are in files that may be encrypted, or elsewhere.
     let log = match args.reasons {
         Some(_) => args.key.open(dir)?,
-        None => Log::open(dir)?,
+        None => open_log(dir)?,
     };
     if let Some(name) = name.as_deref().filter(|_| !args.json) {
         writeln!(out, "{}:", Printable(name))?;

@@ -56,12 +56,12 @@ pub(super) fn outcome(outcome: &RecordOutcome) -> Result<()> {
     if let Some(flows) = &outcome.flows {
         writeln!(
             out,
-            "flows to {}: {} as {} in {}; {} not sent, {} in no flow, {} unfit, {} cut short",
+            "flows to {}: {} as {} in {}, {} of them not delivered; {} in no flow, {} unfit, {} cut short",
             flows.to,
             text::count_of(flows.flows, "flow"),
             text::count_of(flows.records, "record"),
             text::count_of(flows.datagrams, "datagram"),
-            grouped(flows.not_sent),
+            grouped(flows.undelivered),
             text::count_of(flows.lost, "packet"),
             grouped(flows.unfit),
             grouped(flows.crowded_out),

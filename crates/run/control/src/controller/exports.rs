@@ -1,5 +1,5 @@
-//! What is exported, and when: as the exporter publishes it, and as a recording that takes over from another
-//! learns it.
+//! What is sent to others, as the senders publish it; and packets of which times are exported, as a recording that
+//! takes over from another learns it.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,7 +11,7 @@ use strata_wire::{exact, unix_ns};
 use super::{ControlError, Controller};
 use crate::config::ALWAYS;
 use crate::request::ExportTimesRequest;
-use crate::status::ExportStatus;
+use crate::status::{ExportStatus, FlowsStatus, ReportStatus};
 
 /// A time from or until which is exported has to be so far ahead: workers have to know it before it comes.
 const AHEAD: Duration = Duration::from_millis(100);
@@ -56,6 +56,30 @@ impl Controller {
     pub fn exports(&self) -> Vec<ExportStatus> {
         let exports = self.exports.lock();
         exports.unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Publishes what became of flows for a collector of flows.
+    pub fn set_flows(&self, status: FlowsStatus) {
+        *self.flows.lock().unwrap_or_else(PoisonError::into_inner) = Some(status);
+    }
+
+    /// What became of flows, if a collector of flows was named.
+    #[must_use]
+    pub fn flows(&self) -> Option<FlowsStatus> {
+        let flows = self.flows.lock();
+        flows.unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Publishes what was reported to a telemetry collector so far.
+    pub fn set_reports(&self, status: ReportStatus) {
+        *self.reports.lock().unwrap_or_else(PoisonError::into_inner) = Some(status);
+    }
+
+    /// What was reported, if a collector was named.
+    #[must_use]
+    pub fn reports(&self) -> Option<ReportStatus> {
+        let reports = self.reports.lock();
+        reports.unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Packets of which times are exported.

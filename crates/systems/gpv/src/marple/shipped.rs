@@ -148,8 +148,9 @@ def again([count, next, seen], [tcpseq, payload_len, tcpflags]):
     # A SYN begins another connection.
     if tcpflags / 2 - tcpflags / 4 * 2 == 1 { seen = 0; }
     end = tcpseq + payload_len
-    is_probe = payload_len == 1 and !(before(end, next) or before(next, end))
-    if seen == 1 and payload_len > 0 and !is_probe and before(tcpseq, next) { count = count + 1; }
+    # A keep-alive repeats the last byte.
+    if seen == 1 and payload_len > 0 and before(tcpseq, next)
+        and (payload_len > 1 or before(end, next) or before(next, end)) { count = count + 1; }
     if seen == 0 or before(next, end) { next = end; }
     seen = 1
 

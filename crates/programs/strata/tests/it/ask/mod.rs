@@ -335,7 +335,7 @@ fn what_cannot_be_asked_is_refused_at_its_place() {
         ),
         (
             &["tcp-timeout"],
-            "is it one of tcp-non-monotonic, tcp-out-of-sequence, tcp-timeouts?",
+            "is it one of tcp-non-monotonic, tcp-out-of-sequence, tcp-retransmissions, tcp-timeouts?",
         ),
         (&[], "no query"),
         (

@@ -401,7 +401,7 @@ fn what_is_encrypted_needs_the_key() {
     let mut command = record(capture(), dir.path().join("log-2"));
     let said = failed(command.arg("--check").arg("--config").arg(&config));
     assert!(
-        said.contains("export.key_file") && said.contains("line 1: not a key"),
+        said.contains("export.key_file") && said.contains("line 1 is not a key"),
         "{said}"
     );
 }

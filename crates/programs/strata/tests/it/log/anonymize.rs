@@ -236,11 +236,13 @@ fn doubles_several_logs_and_pcap_are_anonymized_too() {
     let (_, once, answer) = anonymized(dir.path());
     let packets = answer["packets"].as_u64().unwrap();
     let log = dir.path().join("log");
+    let copy = dir.path().join("copy");
+    ok(Command::new("cp").arg("-r").args([&log, &copy]));
     let again = dir.path().join("again.pcap");
     let mut command = strata();
     command
         .arg("export")
-        .args([&log, &log])
+        .args([&log, &copy])
         .arg("-w")
         .arg(&again);
     let key = key(dir.path());

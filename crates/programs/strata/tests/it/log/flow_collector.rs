@@ -96,6 +96,14 @@ fn nfcapd_receives_all_flows() {
     let records = format!(" as {} records in ", grouped(flows));
     assert!(said.unwrap().contains(&records), "{said:?} {flows}");
 
+    // Without a log, too.
+    let probe = tempfile::tempdir().unwrap();
+    let nfcapd = Nfcapd::start(probe.path());
+    let mut recorded = strata();
+    recorded.args(["record", "-r"]).arg(data_dir().join(MIX));
+    ok(recorded.args(["--flows-to", &nfcapd.address()]));
+    assert_eq!(nfcapd.counts(), while_recorded);
+
     let again = tempfile::tempdir().unwrap();
     let nfcapd = Nfcapd::start(again.path());
     let told = ok(strata()
@@ -163,7 +171,10 @@ for _ in range(7): s.sendto(b'x' * 100, ('127.0.0.1', 5002))";
         status["flows"]["flows"] == 2
     });
     let flows = &status["flows"];
-    assert_eq!((&flows["not_sent"], &flows["lost"]), (&0.into(), &0.into()));
+    assert_eq!(
+        (&flows["undelivered"], &flows["lost"]),
+        (&0.into(), &0.into())
+    );
     let message = lines.next().unwrap().unwrap();
     // IPFIX, with its templates; 7 packets, of 128 bytes with their headers each.
     assert!(message.starts_with("000a"), "{message}");
@@ -183,7 +194,7 @@ for _ in range(7): s.sendto(b'x' * 100, ('127.0.0.1', 5002))";
         });
     }
     let status = wait_for(&socket, "refused", |status| {
-        status["flows"]["not_sent"] != 0
+        status["flows"]["undelivered"] != 0
     });
     assert!(status["packets"].is_array());
     signal(&recording, "INT");

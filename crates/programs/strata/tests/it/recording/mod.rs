@@ -6,6 +6,7 @@ mod control;
 mod drift;
 mod exclusive;
 mod live;
+mod loopback;
 mod netns;
 mod replay;
 mod shed;

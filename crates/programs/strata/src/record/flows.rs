@@ -50,9 +50,9 @@ impl TimeoutArgs {
 #[command(next_help_heading = "Flows")]
 pub(crate) struct FlowArgs {
     /// Send the flows of all captured packets, as they end, as IPFIX over UDP to this collector
-    /// (nfcapd, pmacct, Akvorado and others); the port is 4739 unless given. The recording never
-    /// waits for it: packets that come faster than flows are made are in no flow, and counted, and
-    /// so are datagrams that the network does not take.
+    /// (nfcapd, pmacct, Akvorado and others); the port is 4739 unless given. Without -o, only flows
+    /// are made. The recording never waits for the collector: packets that come faster than flows
+    /// are made are in no flow, and counted, and so are datagrams that are not delivered.
     #[arg(long, value_name = "HOST[:PORT]")]
     flows_to: Option<String>,
 
@@ -79,5 +79,11 @@ impl FlowArgs {
 /// The address of a collector: `HOST`, `HOST:PORT` or `udp://HOST:PORT`.
 pub(crate) fn collector(option: &str, to: &str) -> Result<SocketAddr> {
     let name = to.strip_prefix("udp://").unwrap_or(to);
-    address(option, name, PORT).map_err(|problem| refuse(format!("{problem:#}")))
+    let found = address(option, name, PORT).map_err(|problem| refuse(format!("{problem:#}")))?;
+    match found.port() {
+        0 => Err(refuse(format!(
+            "{option} {to}: a collector does not listen on port 0"
+        ))),
+        _ => Ok(found),
+    }
 }
