@@ -1,5 +1,7 @@
 //! How the program describes itself: commands in groups, and of `record` the options that people use.
 
+pub(crate) mod topics;
+
 use clap::{Arg, Command, CommandFactory as _};
 use strata_pipeline::DataPath;
 
@@ -130,7 +132,7 @@ mod tests {
             .lines()
             .find_map(|line| line.split_once("strata help TOPIC: "));
         let topics: Vec<&str> = topics.unwrap().1.split(", ").collect();
-        assert_eq!(topics, super::super::topics::names().collect::<Vec<_>>());
+        assert_eq!(topics, topics::names().collect::<Vec<_>>());
     }
 
     #[test]

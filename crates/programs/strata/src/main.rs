@@ -10,6 +10,7 @@ mod bug_report;
 mod commands;
 mod config;
 mod control;
+mod flows;
 mod help;
 mod interfaces;
 mod keeping;
@@ -17,7 +18,6 @@ mod links;
 mod reading;
 mod record;
 mod serve;
-mod topics;
 mod traffic;
 
 use std::process::ExitCode;
@@ -188,7 +188,7 @@ fn main() -> ExitCode {
         strata_terminal::logging::begin(None);
         return extcap::main().unwrap_or_else(|error| program::failed(&error));
     }
-    if let Some(ended) = topics::run().or_else(beside::run) {
+    if let Some(ended) = help::topics::run().or_else(beside::run) {
         return ended;
     }
     program::main::<Cli>(help::command())

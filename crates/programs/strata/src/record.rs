@@ -1,6 +1,5 @@
 //! `strata record`: from arguments to a recording, and what it prints.
 
-pub(crate) mod flows;
 mod interfaces;
 mod log;
 mod page;
@@ -34,7 +33,7 @@ use strata_terminal::text;
 use strata_wire::TunnelKey;
 use tracing::{info, warn};
 
-use self::flows::FlowArgs;
+use crate::flows::FlowArgs;
 
 /// How often signals are checked and the progress is updated.
 const LOOK_EVERY: Duration = Duration::from_millis(50);

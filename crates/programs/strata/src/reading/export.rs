@@ -30,7 +30,7 @@ use strata_terminal::selection::{KeptArgs, Logs, SpanArgs, check_fit, say_no_mat
 use strata_terminal::text;
 use strata_wire::Printable;
 
-use crate::record::flows::{self, TimeoutArgs};
+use crate::flows::{self, TimeoutArgs};
 
 /// Arguments of `strata export`.
 #[derive(Debug, clap::Args)]

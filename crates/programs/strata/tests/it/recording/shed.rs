@@ -64,6 +64,11 @@ fn payload_is_given_up_while_packets_are_lost_and_the_user_is_told() {
     until("payload is given up", || {
         overflow(&recording)["shed"]["now"] == true
     });
+    let before = recording.packets("logged", "");
+    until("packets come while it is given up", || {
+        overflow(&recording);
+        recording.packets("logged", "") > before + 1_000
+    });
     drop(load);
     until("packets are captured whole", || {
         recording.status()["shed"]["now"] == false
