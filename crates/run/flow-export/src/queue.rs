@@ -33,7 +33,7 @@ struct Entry {
 }
 
 /// Packets of a worker on their way to the thread.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Chunk {
     pub(crate) worker: u16,
     entries: Vec<Entry>,
@@ -57,6 +57,15 @@ impl Chunk {
             score: None,
             share: FlowShare::ALL,
         })
+    }
+
+    /// An empty one with the memory that it needs.
+    fn new() -> Self {
+        Self {
+            worker: 0,
+            entries: Vec::with_capacity(CHUNK_PACKETS),
+            bytes: Vec::with_capacity(CHUNK_BYTES),
+        }
     }
 
     fn clear(&mut self) {
@@ -112,7 +121,7 @@ impl FlowTap {
             links: BTreeMap::new(),
             chunk: Chunk {
                 worker,
-                ..Chunk::default()
+                ..Chunk::new()
             },
             handed_over: Instant::now(),
             to: Some(to),
@@ -127,7 +136,7 @@ impl FlowTap {
         if self.chunk.entries.is_empty() {
             return;
         }
-        let next = self.spare.take().unwrap_or_else(Chunk::default);
+        let next = self.spare.take().unwrap_or_else(Chunk::new);
         let mut chunk = mem::replace(&mut self.chunk, next);
         self.chunk.worker = self.worker;
         let Some(to) = &self.to else {

@@ -423,6 +423,7 @@ pub(crate) fn reasons(
         let place = *known
             .entry((reason.class, reason.granularity, words.clone()))
             .or_insert_with(|| {
+                let place = kinds.len();
                 kinds.push(KindOfReasons {
                     words,
                     class: reason.class.to_owned(),
@@ -432,7 +433,7 @@ pub(crate) fn reasons(
                     kept_bytes: 0,
                     largest: in_words.cost(reason),
                 });
-                kinds.len() - 1
+                place
             });
         let kind = &mut kinds[place];
         kind.reasons = kind.reasons.saturating_add(1);
@@ -504,7 +505,7 @@ impl<'a> InWords<'a> {
     }
 
     fn cost(&mut self, reason: &Cost<'_>) -> ReasonCost {
-        let signs = self.signs(reason).unwrap_or_else(Vec::new);
+        let signs: Vec<Sign> = self.signs(reason).into_iter().flatten().collect();
         let model = self.model(reason);
         let signs = model.map_or_else(Vec::new, |model| why::strongest(&signs, model.clock()));
         let (trees, more) = model.map_or((Vec::new(), 0), |model| {

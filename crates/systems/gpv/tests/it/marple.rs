@@ -586,7 +586,7 @@ fn sequence_numbers_wrap() {
         let mut query = run(shipped.text, Limits::default(), &packets);
         let answer = query.answer();
         let column = answer.names.iter().position(|name| name == column);
-        answer.rows[0][column.unwrap()].clone()
+        answer.rows[0][column.unwrap()]
     };
     assert_eq!(count("tcp-retransmissions", "count"), Value::Int(1));
     assert_eq!(count("tcp-non-monotonic", "nm_count"), Value::Int(1));

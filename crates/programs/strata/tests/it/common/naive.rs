@@ -103,7 +103,6 @@ fn is_before(a: u64, b: u64) -> bool {
 
 /// The rows of a shipped query's answer, as CSV.
 pub(crate) fn naive(name: &str, packets: &[Dissected]) -> BTreeSet<String> {
-    let tcp = || packets.iter().filter(|packet| packet.is_tcp);
     let mut rows: HashMap<String, String> = HashMap::new();
     match name {
         "concurrent-connections" => {
@@ -158,6 +157,18 @@ pub(crate) fn naive(name: &str, packets: &[Dissected]) -> BTreeSet<String> {
                     .map(|(f, a)| (format!("{f},0"), a.to_string())),
             );
         }
+        _ => rows = naive_tcp(name, packets),
+    }
+    rows.iter()
+        .map(|(key, value)| format!("{key},{value}"))
+        .collect()
+}
+
+/// As [`naive`], of queries about TCP: rows by their key.
+fn naive_tcp(name: &str, packets: &[Dissected]) -> HashMap<String, String> {
+    let tcp = || packets.iter().filter(|packet| packet.is_tcp);
+    let mut rows: HashMap<String, String> = HashMap::new();
+    match name {
         "tcp-non-monotonic" => {
             let mut flows: HashMap<&str, (u64, u64)> = HashMap::new();
             for p in tcp() {
@@ -225,7 +236,5 @@ pub(crate) fn naive(name: &str, packets: &[Dissected]) -> BTreeSet<String> {
         }
         other => panic!("no naive program for {other}"),
     }
-    rows.iter()
-        .map(|(key, value)| format!("{key},{value}"))
-        .collect()
+    rows
 }
