@@ -295,7 +295,7 @@ fn a_recording_without_log_and_exports_is_refused() {
     refused(
         &[],
         None,
-        "name a directory for the log (-o DIR), or destinations",
+        "name a directory for the log (-o DIR), a collector of flows (--flows-to HOST), or",
     );
 }
 
