@@ -4,8 +4,8 @@
 //! worker -> FlowTap: headers, copied -> bounded queue -> sender: flows, IPFIX (RFC 7011) -> UDP
 //! ```
 //!
-//! Records are those that an export of the log makes of the same packets (`strata_archive::Metering`), whatever is
-//! kept of them. While interfaces are captured, workers never wait for the sender: what does not fit into its queue is
+//! Records are made as an export of the log makes them (`strata_archive::Metering`), of all packets that are captured,
+//! in the order of arrival. While interfaces are captured, workers never wait for the sender: what does not fit into its queue is
 //! missing from the flows, and counted. Datagrams that the network does not take are counted, and not sent again: the
 //! collector sees a gap in their numbers.
 #![forbid(unsafe_code)]
@@ -57,7 +57,7 @@ impl FlowRecords {
     ///
     /// # Errors
     ///
-    /// If there is none, or no way to the collector.
+    /// If there is no socket, or no way to the collector.
     pub fn open(spec: &FlowsSpec) -> io::Result<Self> {
         Ok(Self {
             collector: FlowCollector::connect(spec.to, DATAGRAMS_PER_SECOND)?,

@@ -100,6 +100,7 @@ impl Write for Datagrams {
         Ok(())
     }
 }
+
 /// Sends records, and counts those that cannot be.
 fn writes(
     writer: &mut RecordWriter<Datagrams>,

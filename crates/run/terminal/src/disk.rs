@@ -11,7 +11,7 @@ use strata_store::{Disk, Log, RealDisk};
 ///
 /// # Errors
 ///
-/// If there is none: a capture is none.
+/// If there is no log: a capture is not one.
 pub fn open_log(dir: &Path) -> Result<Log> {
     ensure!(
         !dir.is_file(),

@@ -160,7 +160,7 @@ pub fn time(ts_ns: u64) -> String {
 ///
 /// # Errors
 ///
-/// If it is none, in words for the user.
+/// If it is not such a number, in words for the user.
 pub fn at_least_1<N: FromStr>(text: &str) -> Result<N, String> {
     let number = text.parse();
     number.map_err(|_| String::from("write a whole number, at least 1"))

@@ -144,8 +144,8 @@ impl Logs {
         span.find_on_day_of(first_ns, filter)
     }
 
-    /// Says why nothing was found, as far as that is known: the class is none of a log, or the packets arrived at other
-    /// times. The reason may be misspelled.
+    /// Says why nothing was found, as far as that is known: no log has this class, or the packets arrived at other times.
+    /// The reason may be misspelled.
     pub fn say_nothing_found(&self, find: &Find<'_>, kept: Option<&KeptArgs>) {
         if let Some(class) = kept.and_then(|kept| kept.class.as_ref()) {
             let recordings = self.logs.iter().flat_map(|named| named.log.recordings());
