@@ -160,11 +160,10 @@ impl FlowTap {
         self.lose(chunk);
     }
 
-    fn lose(&mut self, chunk: Chunk) {
+    fn lose(&self, chunk: Chunk) {
         let packets = exact::<u64>(chunk.entries.len());
         self.lost.fetch_add(packets, Ordering::Relaxed);
-        self.chunk = chunk;
-        self.chunk.clear();
+        self.spare.put(chunk);
     }
 }
 
