@@ -63,7 +63,7 @@ fuzz_target!(|bytes: &[u8]| {
     let mut held = BTreeSet::new();
     for report in reports {
         let interfaces = report.interfaces.clone();
-        let Ok((assignment, changes)) = registry.report(&[1; 32], report, 1) else {
+        let Ok((assignment, changes)) = registry.report(&[1; 32], report, "192.0.2.1", 1) else {
             continue;
         };
         for change in changes {

@@ -196,6 +196,28 @@ pub fn never_fragment(fd: BorrowedFd<'_>, is_v6: bool) -> io::Result<()> {
     set_number(fd, level, name, value.cast_unsigned())
 }
 
+/// Lets datagrams of a UDP socket that are longer than the path carries leave in IP fragments: on the way, routers may
+/// cut them further, but for IPv6.
+///
+/// # Errors
+///
+/// What the operating system says.
+pub fn may_fragment(fd: BorrowedFd<'_>, is_v6: bool) -> io::Result<()> {
+    let (level, name, value) = match is_v6 {
+        false => (
+            libc::IPPROTO_IP,
+            libc::IP_MTU_DISCOVER,
+            libc::IP_PMTUDISC_DONT,
+        ),
+        true => (
+            libc::IPPROTO_IPV6,
+            libc::IPV6_MTU_DISCOVER,
+            libc::IPV6_PMTUDISC_DONT,
+        ),
+    };
+    set_number(fd, level, name, value.cast_unsigned())
+}
+
 /// Bytes of the largest IP packet on the path of a connected socket, as far as is known.
 ///
 /// # Errors
@@ -351,6 +373,7 @@ mod tests {
             assert_eq!(error.raw_os_error(), Some(libc::EMSGSIZE));
         }
         let alone = UdpSocket::bind("127.0.0.1:0").unwrap();
+        may_fragment(alone.as_fd(), false).unwrap();
         assert!(path_mtu(alone.as_fd(), false).is_err());
     }
 }

@@ -1,7 +1,7 @@
 //! `strata agent`: captures this host's interfaces and exports, as a controller or a file says.
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -14,6 +14,7 @@ use strata_fleet::{AgentSource, AgentSpec, NamedHost, run_agent};
 use strata_record::machine_bytes;
 use strata_role::Waker;
 use strata_rules::DestinationName;
+use strata_terminal::address::host_port;
 use strata_terminal::confined::SandboxArgs;
 use strata_terminal::logging::{self, LoggingArgs};
 use strata_terminal::output::refuse;
@@ -138,38 +139,6 @@ fn text(path: &Path) -> Result<String> {
     Ok(text.to_owned())
 }
 
-/// `HOST:PORT` from `HOST[:PORT]`. The name stays: its address may change while the agent runs.
-fn controller(text: &str) -> Result<String> {
-    let wrong = |what: &str| {
-        refuse(format!(
-            "--controller {text}: {what}: write HOST or HOST:PORT"
-        ))
-    };
-    let bare = text.strip_prefix('[').and_then(|rest| rest.split_once(']'));
-    let (host, port) = match (bare, text.split_once(':')) {
-        (Some((host, "")), _) => (host, None),
-        (Some((host, rest)), _) => (host, Some(rest.strip_prefix(':').unwrap_or(rest))),
-        (None, Some((_, rest))) if rest.contains(':') => (text, None),
-        (None, Some((host, port))) => (host, Some(port)),
-        (None, None) => (text, None),
-    };
-    let port = match port.map(str::parse) {
-        None => PORT,
-        Some(Ok(port @ 1..)) => port,
-        Some(_) => return Err(wrong("the port is not a number from 1 to 65535")),
-    };
-    let address = host.split('%').next().unwrap_or(host);
-    if (bare.is_some() || host.contains(':')) && address.parse::<Ipv6Addr>().is_err() {
-        return Err(wrong("not an IPv6 address"));
-    }
-    let is_name = |byte: u8| byte.is_ascii_alphanumeric() || b"-._:%".contains(&byte);
-    match host.is_empty() || !host.bytes().all(is_name) {
-        true => Err(wrong("not a host")),
-        false if host.contains(':') => Ok(format!("[{host}]:{port}")),
-        false => Ok(format!("{host}:{port}")),
-    }
-}
-
 /// As the recording will read it.
 fn cpu(text: &str) -> Result<String, String> {
     percent(text).map(|_| text.to_owned())
@@ -207,7 +176,7 @@ impl Args {
             return Err(refuse("--controller or --policy is missing"));
         };
         Ok(AgentSource::Controller {
-            address: controller(text)?,
+            address: host_port("--controller", text, PORT)?,
             token_file: self.token_file.clone(),
         })
     }
@@ -291,34 +260,6 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_controller_is_a_name_or_an_address_with_or_without_a_port() {
-        for (text, address) in [
-            ("ctl.example", "ctl.example:4741"),
-            ("192.0.2.1:99", "192.0.2.1:99"),
-            ("fd99::1", "[fd99::1]:4741"),
-            ("[fd99::1]", "[fd99::1]:4741"),
-            ("[fe80::1%eth0]:7", "[fe80::1%eth0]:7"),
-        ] {
-            assert_eq!(controller(text).unwrap(), address);
-        }
-        for wrong in [
-            "",
-            ":4741",
-            "[::1]:99999",
-            "[::1]4741x",
-            "a:0",
-            "a:b",
-            "a:1:2",
-            "[ctl]:1",
-            "a b",
-            "[::1",
-        ] {
-            let error = controller(wrong).unwrap_err().to_string();
-            assert!(error.contains("--controller"), "{error}");
-        }
-    }
 
     #[test]
     fn what_no_recording_would_take_is_refused() {

@@ -1,21 +1,24 @@
 //! `strata controller`: agents of many hosts, steered from one place.
 
+mod sums;
+
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
-use strata_agent::{AgentStatus, Applied, DocumentFile, FILES_MAX, Interface};
+use strata_agent::{AgentStatus, Applied, DocumentFile, EVENTS_MAX, Event, FILES_MAX, Interface};
 use strata_control::client::ControllerClient;
 use strata_fleet::{ControllerSpec, ENROL_TOKEN, run_controller};
 use strata_role::Waker;
 use strata_terminal::address::address;
+use strata_terminal::bounded;
 use strata_terminal::confined::SandboxArgs;
 use strata_terminal::logging::{self, LoggingArgs};
 use strata_terminal::output::{refuse, standard};
 use strata_terminal::signals::Signals;
-use strata_terminal::text::count_of;
+use strata_terminal::text::{count_of, time_of_second};
 use strata_wire::{Printable, PrintableJson, grouped};
 
 /// Default TCP port of a controller.
@@ -31,6 +34,8 @@ Examples:
   strata controller apply policies/ --dry-run
   strata controller agents
   strata controller rollout status
+  strata controller status
+  strata controller log
 
 A host becomes an agent with a copy of the file enrol.token from the controller's directory:
 `strata agent --controller HOST --token-file enrol.token`. See docs/agents.md.")]
@@ -50,6 +55,19 @@ struct StateArgs {
         default_value = "/var/lib/strata/controller"
     )]
     state: PathBuf,
+}
+
+/// For `strata controller log`.
+#[derive(Debug, clap::Args)]
+struct ReasonArgs {
+    /// Why, for `strata controller log`.
+    #[arg(
+        long,
+        value_name = "TEXT",
+        default_value = "",
+        hide_default_value = true
+    )]
+    why: String,
 }
 
 #[derive(Debug, clap::Subcommand)]
@@ -87,6 +105,35 @@ enum Command {
         dry_run: bool,
 
         #[command(flatten)]
+        reason: ReasonArgs,
+
+        #[command(flatten)]
+        state: StateArgs,
+    },
+    /// Compare the packets that agents have exported to each destination with those that its collector has received.
+    /// The collector has to report to the controller (`strata collector --controller`), under the name of the
+    /// destination.
+    Status {
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
+
+        #[command(flatten)]
+        state: StateArgs,
+    },
+    /// List what was changed at the controller, by which user, when and why: applied and undone policies, agents that
+    /// enrolled, were revoked or forgotten, and copies of agents. It keeps the last 10,000.
+    Log {
+        /// List only this number of events, the latest.
+        #[arg(short = 'n', long, value_name = "N", default_value_t = 50,
+              value_parser = bounded::count::<1, EVENTS_MAX>)]
+        number: usize,
+
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
+
+        #[command(flatten)]
         state: StateArgs,
     },
     /// List the agents.
@@ -109,12 +156,18 @@ enum Command {
         name: String,
 
         #[command(flatten)]
+        reason: ReasonArgs,
+
+        #[command(flatten)]
         state: StateArgs,
     },
     /// Forget an agent and the identities of its interfaces; its host may enrol again.
     Forget {
         /// The agent's name.
         name: String,
+
+        #[command(flatten)]
+        reason: ReasonArgs,
 
         #[command(flatten)]
         state: StateArgs,
@@ -134,6 +187,9 @@ enum RolloutCommand {
     },
     /// Return to the previous version.
     Undo {
+        #[command(flatten)]
+        reason: ReasonArgs,
+
         #[command(flatten)]
         state: StateArgs,
     },
@@ -184,9 +240,10 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         Command::Apply {
             dir,
             dry_run,
+            reason,
             state,
         } => {
-            let applied = state.client().apply(files(dir)?, *dry_run)?;
+            let applied = state.client().apply(files(dir)?, *dry_run, &reason.why)?;
             let what = match (applied.differences.is_empty(), dry_run) {
                 (true, _) => "nothing to change: agents have version",
                 (false, true) => "nothing changed (--dry-run): agents have version",
@@ -194,15 +251,25 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             };
             show(&applied, what)
         }
+        Command::Status { json, state } => sums::show(&state.client().sums()?, *json),
+        Command::Log {
+            number,
+            json,
+            state,
+        } => log(&state.client().log(*number)?, *json),
         Command::Agents { json, state } => agents(&state.client().agents()?, *json),
         Command::Rollout {
             command: RolloutCommand::Status { json, state },
         } => rollout(&state.client(), *json),
         Command::Rollout {
-            command: RolloutCommand::Undo { state },
-        } => show(&state.client().undo()?, "version"),
-        Command::Revoke { name, state } => {
-            state.client().revoke(name)?;
+            command: RolloutCommand::Undo { reason, state },
+        } => show(&state.client().undo(&reason.why)?, "version"),
+        Command::Revoke {
+            name,
+            reason,
+            state,
+        } => {
+            state.client().revoke(name, &reason.why)?;
             Ok(writeln!(
                 standard(),
                 "agent {name} is refused from now on; with a copy of enrol.token, its host can \
@@ -210,8 +277,12 @@ pub(crate) fn run(args: &Args) -> Result<()> {
                 state.state.join(ENROL_TOKEN).display()
             )?)
         }
-        Command::Forget { name, state } => {
-            state.client().forget(name)?;
+        Command::Forget {
+            name,
+            reason,
+            state,
+        } => {
+            state.client().forget(name, &reason.why)?;
             Ok(writeln!(standard(), "agent {name} is forgotten")?)
         }
     }
@@ -305,6 +376,14 @@ fn agents(agents: &[AgentStatus], json: bool) -> Result<()> {
             write!(out, ", its clock is off by {} ms", agent.skew_ms)?;
         }
         writeln!(out)?;
+        if let [first, second] = agent.copies.as_slice() {
+            let (first, second) = (Printable(first), Printable(second));
+            writeln!(
+                out,
+                "    two agents report with its certificate, from {first} and from {second}: its directory was \
+                 copied. The second is refused: stop it, and enrol its host under another name"
+            )?;
+        }
         for (interface, identity) in &agent.identities {
             let is_it = |one: &&Interface| one.name == *interface;
             let present = agent.interfaces.iter().find(is_it);
@@ -354,6 +433,28 @@ fn agents(agents: &[AgentStatus], json: bool) -> Result<()> {
         if !agent.problem.is_empty() {
             writeln!(out, "    problem: {}", Printable(&agent.problem))?;
         }
+    }
+    Ok(())
+}
+
+/// Events, the latest last.
+fn log(events: &[Event], json: bool) -> Result<()> {
+    let mut out = standard();
+    if json {
+        let events = serde_json::to_string_pretty(&events)?;
+        return Ok(writeln!(out, "{}", PrintableJson(&events))?);
+    }
+    if events.is_empty() {
+        writeln!(out, "nothing was changed yet")?;
+    }
+    for event in events {
+        let at = time_of_second(event.time);
+        let (kind, who) = (event.kind.name(), Printable(&event.who));
+        write!(out, "{at} {kind} by {who}: {}", Printable(&event.what))?;
+        if !event.why.is_empty() {
+            write!(out, " ({})", Printable(&event.why))?;
+        }
+        writeln!(out)?;
     }
     Ok(())
 }

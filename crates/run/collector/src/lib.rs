@@ -6,6 +6,7 @@
 
 mod choice;
 mod outlet;
+mod reporting;
 mod senders;
 
 use std::cell::RefCell;
@@ -24,6 +25,7 @@ use ipnet::IpNet;
 use rustix::thread::CapabilitySet;
 use strata_auth::keys::SealKeys;
 use strata_capture::{PacketRef, PcapNgWriter, WriteError};
+use strata_control::agent_client::CollectorReport;
 use strata_control::config::read_keys;
 use strata_exporter::{
     Announcement, Datagram, FormatError, Header, HeaderReader, Kind, Label, Opener, PacketReader,
@@ -38,9 +40,11 @@ use strata_wire::pcapng::options;
 use strata_wire::{exact, unix_seconds};
 
 use choice::Choice;
+use reporting::{Prepared, Reporting};
 use senders::Senders;
 
 pub use outlet::Outlet;
+pub use reporting::ReportTo;
 pub use senders::{CollectedFrom, CollectorCounts};
 
 /// Datagrams, or runs of them, that are taken with one system call.
@@ -49,6 +53,8 @@ const BATCH: usize = 32;
 const BUFFER_BYTES: u32 = 32 << 20;
 /// System calls for what is left in the socket at the end: as much as its buffer holds of small datagrams.
 const LAST_ROUNDS: usize = 4096;
+/// The interval at which what has arrived is summed up for the controller.
+const SUM_EVERY: Duration = Duration::from_secs(1);
 /// Between looks at the stop flag; what was written is flushed as often.
 const IDLE: Duration = Duration::from_millis(100);
 
@@ -65,6 +71,8 @@ pub struct CollectorSpec {
     pub comments: bool,
     /// File with keys: datagrams have to be encrypted with one of them. Without it, they are in clear.
     pub key_file: Option<PathBuf>,
+    /// The controller to which it reports what has arrived; none if it does not.
+    pub report_to: Option<ReportTo>,
     /// Only packets of this identity are taken.
     pub only: Option<u32>,
     /// Only packets that match this are written.
@@ -90,6 +98,7 @@ pub struct Collector {
     socket: UdpSocket,
     address: SocketAddr,
     opener: Option<Opener>,
+    prepared: Option<Prepared>,
     tell: Tell,
 }
 
@@ -104,7 +113,10 @@ impl Collector {
         let socket = socket::udp(spec.listen, BUFFER_BYTES).at_with(named)?;
         let address = socket.local_addr().at_with(named)?;
         let keys = spec.key_file.as_deref().map(keys).transpose()?;
+        let report_to = spec.report_to.as_ref();
+        let prepared = report_to.map(|to| Prepared::open(to, &tell));
         Ok(Self {
+            prepared: prepared.transpose()?,
             spec,
             socket,
             address,
@@ -147,8 +159,11 @@ impl Collector {
             failed: None,
         };
         if self.spec.sandboxed {
+            let to = self.spec.report_to.iter();
             let reach = Reach {
                 again: self.spec.key_file.iter().cloned().collect(),
+                read: to.clone().filter_map(|to| to.token_file.clone()).collect(),
+                write: to.map(|to| to.state.clone()).collect(),
                 ..Reach::default()
             };
             let owner = Owner::default();
@@ -157,6 +172,8 @@ impl Collector {
         } else {
             unconfined();
         }
+        let reporting = self.prepared.map(|prepared| prepared.start(&self.tell));
+        let reporting = reporting.transpose()?;
         let what = format!("collecting on UDP {}", self.address);
         (self.tell)(&Notice::serving(self.address, what));
         let key_file = self.spec.key_file.as_deref();
@@ -166,11 +183,20 @@ impl Collector {
             }
         };
         let wanted = (stop, self.spec.packets_max);
-        collect(&self.socket, &mut intake, wanted, &mut look)?;
+        collect(
+            &self.socket,
+            &mut intake,
+            wanted,
+            reporting.as_ref(),
+            &mut look,
+        )?;
         let mut output = intake.output.0.borrow_mut();
         let mut counts = intake.senders.counts;
         counts.not_written = counts.packets - output.packets();
         counts.socket_drops = u64::from(socket::dropped(self.socket.as_fd())?);
+        if let Some(reporting) = reporting {
+            reporting.end(intake.senders.report(&counts));
+        }
         let failed = intake.failed.take().map(cannot_write);
         Ok(CollectorOutcome {
             from: intake.senders.into_list(),
@@ -185,11 +211,13 @@ fn collect(
     socket: &UdpSocket,
     intake: &mut Intake<'_>,
     (stop, most): (&AtomicBool, Option<u64>),
+    reporting: Option<&Reporting>,
     look: &mut dyn FnMut(&mut Intake<'_>),
 ) -> Result<()> {
     let mut receiver = Receiver::<BATCH>::default();
     let is_enough = |packets| most.is_some_and(|most| packets >= most);
     let mut flushed = Instant::now();
+    let mut summed = flushed;
     while !stop.load(Ordering::Relaxed)
         && !is_enough(intake.senders.counts.packets)
         && !intake.has_failed()
@@ -202,6 +230,12 @@ fn collect(
         if flushed.elapsed() >= IDLE {
             flushed = Instant::now();
             intake.output.flush()?;
+        }
+        if let Some(reporting) = reporting
+            && summed.elapsed() >= SUM_EVERY
+        {
+            summed = Instant::now();
+            reporting.set(intake.sum(socket)?);
         }
     }
     // What had arrived by now, but no more than the socket holds: others may send for ever. It is counted also
@@ -399,6 +433,13 @@ impl Intake<'_> {
                 self.opened(sender, datagram);
             }
         }
+    }
+
+    /// What has arrived so far, for the controller.
+    fn sum(&self, socket: &UdpSocket) -> Result<CollectorReport> {
+        let mut counts = self.senders.counts;
+        counts.socket_drops = u64::from(socket::dropped(socket.as_fd())?);
+        Ok(self.senders.report(&counts))
     }
 
     /// Uses the keys that are in the file now; those before, if they cannot be used.

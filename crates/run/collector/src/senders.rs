@@ -5,6 +5,9 @@ use std::collections::hash_map::Entry;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
+use strata_control::agent_client::{
+    CollectedSession, CollectorReport, SESSIONS_MAX as REPORTED_MAX,
+};
 use strata_exporter::{Announcement, Datagram, Kind, SealError, Sequence};
 use strata_role::{Notice, Tell};
 use strata_wire::pcapng::options::{self, code};
@@ -189,8 +192,9 @@ impl Senders {
                     self.has_told_collision = true;
                     (self.tell)(&Notice::warning(format!(
                         "identity {identity} is used by {sender} and by another address; the packets of \
-                         the two are kept apart here, but a VXLAN receiver would mix them: give each \
-                         host its own range of numbers (export.identity)"
+                         the two are kept apart here, but a VXLAN receiver would mix them. If these are \
+                         agents, the directory of one was copied (`strata controller agents` names both); \
+                         else give each host its own range of numbers (export.identity)"
                     )));
                 }
                 self.known.insert(key, Origin::new());
@@ -275,6 +279,42 @@ impl Senders {
         }
     }
 
+    /// What is known of each session, for the controller: of too many, those that were heard of last.
+    pub(super) fn report(&self, counts: &CollectorCounts) -> CollectorReport {
+        let mut known: Vec<(&u32, &Origin)> = self
+            .known
+            .iter()
+            .map(|((_, identity), from)| (identity, from))
+            .collect();
+        known.sort_by_key(|(_, from)| std::cmp::Reverse(from.heard));
+        let of = |(identity, from): (&u32, &Origin)| -> Vec<CollectedSession> {
+            let name = from.announced.as_ref().map_or_else(String::new, shown);
+            let sessions = from.sessions.iter();
+            sessions
+                .map(|session| session.collected(*identity, &name))
+                .collect()
+        };
+        let mut sessions: Vec<CollectedSession> = known.into_iter().flat_map(of).collect();
+        let left_out = sessions.len().saturating_sub(REPORTED_MAX) as u64;
+        sessions.truncate(REPORTED_MAX);
+        let not_accepted = [
+            counts.strangers,
+            counts.forged,
+            counts.old,
+            counts.unreadable,
+            counts.refused,
+            counts.too_many,
+        ];
+        CollectorReport {
+            program: env!("CARGO_PKG_VERSION").to_owned(),
+            sessions,
+            not_accepted: not_accepted.iter().sum(),
+            not_written: counts.not_written,
+            socket_drops: counts.socket_drops,
+            left_out,
+        }
+    }
+
     /// By sender and identity.
     pub(super) fn into_list(self) -> Vec<CollectedFrom> {
         let mut list = self.gone;
@@ -286,6 +326,20 @@ impl Senders {
 }
 
 impl Session {
+    /// For the controller.
+    fn collected(&self, identity: u32, name: &str) -> CollectedSession {
+        let mut sums = Sums::default();
+        sums.add(self);
+        CollectedSession {
+            identity,
+            session: self.number,
+            name: name.to_owned(),
+            packets: sums.packets,
+            lost: sums.lost,
+            before: sums.before,
+        }
+    }
+
     fn accept(&mut self, datagram: &Datagram) -> bool {
         match datagram.kind {
             Kind::Headers => self.headers.accept(datagram),

@@ -1,5 +1,7 @@
 //! An agent that asks its controller: HTTP over TLS, one request at a time, on the calling thread.
 
+mod enrolment;
+
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,6 +16,7 @@ use rustls_pki_types::ServerName;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use strata_agent::{Assignment, Enrol, Enrolled, Renew, Report};
+pub use strata_agent::{CollectedSession, CollectorReport, SESSIONS_MAX};
 use strata_auth::authority::CONTROLLER;
 use tokio::net::TcpStream;
 use tokio::runtime::Runtime;
@@ -22,6 +25,7 @@ use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
 use crate::request::Refusal;
+pub use enrolment::{Enrolment, Identity, TOKEN_DIGITS};
 
 /// Connection and handshake.
 const CONNECT: Duration = Duration::from_secs(5);
@@ -52,6 +56,8 @@ pub enum AgentClientError {
         is_stranger: bool,
         /// Whether it is still busy with what the agent asked before.
         is_busy: bool,
+        /// Whether another agent, which was there first, reports with the same certificate.
+        is_copy: bool,
     },
     /// It sends something else than an answer.
     #[error("controller {address}: {what}")]
@@ -163,6 +169,15 @@ impl AgentClient {
         }
     }
 
+    /// Reports what a collector has counted.
+    ///
+    /// # Errors
+    ///
+    /// As [`AgentClient::enrol`].
+    pub fn collected(&mut self, report: &CollectorReport) -> Result<(), AgentClientError> {
+        self.ask("/agents/v1/collected", report)
+    }
+
     fn ask<A: DeserializeOwned>(
         &mut self,
         path: &str,
@@ -196,6 +211,7 @@ impl AgentClient {
             why,
             is_stranger: status == StatusCode::FORBIDDEN,
             is_busy: status == StatusCode::TOO_MANY_REQUESTS,
+            is_copy: status == StatusCode::CONFLICT,
         })
     }
 

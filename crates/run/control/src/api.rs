@@ -37,7 +37,7 @@ use connections::Limits;
 
 pub use crate::endpoint::{Admit, TcpEndpoint};
 pub use agents::serve_agents;
-pub(crate) use agents::{AgentRequest, ApplyRequest};
+pub(crate) use agents::{AgentRequest, ApplyRequest, UndoRequest};
 pub use connections::Connection;
 pub use listen::tcp as serve_tcp;
 

@@ -48,7 +48,8 @@ pub use request::{
 pub use secrets::same_secret;
 pub use status::{
     ChangeStatus, ClassStatus, CompactionStatus, CpuStatus, DetailStatus, DriftStatus, EveStatus,
-    ExportStatus, FeatureDrift, FlowTableStatus, FlowsStatus, InterfaceStatus, LostStatus,
-    ModelsStatus, PacketStatus, PolicyOrigin, PolicyStatus, ReceiveStatus, ReportStatus,
-    ResourceStatus, ShadowClassStatus, ShadowStatus, ShedStatus, ShortStatus, Status, VectorStatus,
+    ExportStatus, ExportedSession, FeatureDrift, FlowTableStatus, FlowsStatus, InterfaceStatus,
+    LostStatus, ModelsStatus, PacketStatus, PolicyOrigin, PolicyStatus, ReceiveStatus,
+    ReportStatus, ResourceStatus, ShadowClassStatus, ShadowStatus, ShedStatus, ShortStatus, Status,
+    VectorStatus,
 };

@@ -149,6 +149,20 @@ pub struct ExportStatus {
     /// Why not, in the last second; empty if all were sent.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub problem: String,
+    /// Sessions of interfaces whose packets are numbered for it, the latest; none in VXLAN.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub sessions: Vec<ExportedSession>,
+}
+
+/// Packets of a session of an interface that were numbered for a destination: sent, or lost before they could be.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ExportedSession {
+    /// Of the interface.
+    pub identity: u32,
+    /// Numbers begin at 0 in each session.
+    pub session: u32,
+    /// Packets.
+    pub packets: u64,
 }
 
 /// Flows that a recording sends to a collector of flows, as IPFIX.

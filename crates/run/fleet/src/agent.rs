@@ -27,9 +27,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustix::thread::CapabilitySet;
-use strata_agent::{Assignment, DocumentFile, Follower, Local, Registry, Report, Step};
+use strata_agent::{Assignment, DocumentFile, Follower, Local, Registry, Report, Step, matches};
 use strata_capture::live::LinkChanges;
-use strata_control::agent_client::Interrupt;
+use strata_control::agent_client::{Enrolment, Interrupt};
 use strata_role::sandbox::{confine_starter, make_private_files, unconfined};
 use strata_role::{At as _, Notice, Result, RoleError, Tell, Waker, warn_if_shared};
 use strata_sandbox::{make_secret_dir, runtime_dir};
@@ -157,7 +157,7 @@ impl FileSource {
     fn assigned(&mut self, mut report: Report) -> Result<Option<Assignment>> {
         // Of its status, only what is in the registry is needed.
         report.problem.clear();
-        let assigned = self.registry.report(&SELF, report, 0);
+        let assigned = self.registry.report(&SELF, report, "", 0);
         let (assignment, _) = assigned.map_err(|error| RoleError::Refused(error.to_string()))?;
         let problems = self.registry.agents(0).into_iter().map(|own| own.problem);
         match problems.into_iter().find(|problem| !problem.is_empty()) {
@@ -169,6 +169,10 @@ impl FileSource {
         }
     }
 }
+
+/// A directory of an agent that runs.
+const GONE: &str = "the agent's directory was removed: what it stores is lost, and when it starts again, it has to enrol \
+                    again, after `strata controller forget`";
 
 /// An agent at work.
 struct Agent {
@@ -187,6 +191,8 @@ struct Agent {
     looked: Instant,
     started: Instant,
     tell: Tell,
+    /// Whether its directory is gone.
+    is_gone: bool,
     /// As last told.
     problem: String,
     notes: Vec<String>,
@@ -242,10 +248,16 @@ pub fn run_agent(
             token_file,
         } => {
             let link = Link {
-                address,
-                token_file,
-                name: spec.local.host.clone(),
-                state: state.clone(),
+                enrolment: Enrolment {
+                    address,
+                    token_file,
+                    name: spec.local.host.clone(),
+                    is_collector: false,
+                    dir: spec.state.clone(),
+                },
+                number: getrandom::u64()
+                    .map_err(std::io::Error::other)
+                    .at("the number of this run")?,
                 desk: desk.clone(),
                 interrupt: interrupt.clone(),
                 waker: wake_link.clone(),
@@ -281,14 +293,12 @@ pub fn run_agent(
         looked: Instant::now(),
         started: Instant::now(),
         tell: Arc::clone(tell),
+        is_gone: false,
         problem: String::new(),
         notes: Vec::new(),
     };
     agent.look_for_interfaces();
-    for pattern in agent.follower.unmatched() {
-        let what = format!("-i {pattern}: there is no such interface yet; waiting for it");
-        tell(&Notice::info("interfaces", what));
-    }
+    agent.tell_unmatched();
     agent.publish();
     let link = link.map(Link::start).transpose()?;
     let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
@@ -336,8 +346,31 @@ impl Agent {
         waker.wait_with(&all, Some(most));
     }
 
+    /// Says what interfaces it waits for.
+    fn tell_unmatched(&self) {
+        let down = files::down();
+        for pattern in self.follower.unmatched() {
+            let down = down.iter().filter(|name| matches(pattern, name));
+            let down: Vec<&str> = down.map(String::as_str).collect();
+            let what = match down.is_empty() {
+                true => format!("-i {pattern}: there is no such interface yet; waiting for it"),
+                false => format!(
+                    "-i {pattern}: down, so not captured: {}; waiting until an interface of that name is up",
+                    down.join(", ")
+                ),
+            };
+            (self.tell)(&Notice::info("interfaces", what));
+        }
+    }
+
     fn look_for_interfaces(&mut self) {
         self.looked = Instant::now();
+        if self.state.is_gone() && !std::mem::replace(&mut self.is_gone, true) {
+            (self.tell)(&Notice::warning(format!(
+                "{}: {GONE}",
+                self.state.dir().display()
+            )));
+        }
         match files::interfaces() {
             Ok(all) => {
                 if self.follower.interfaces(all) {
@@ -376,7 +409,11 @@ impl Agent {
     }
 
     fn report(&self) -> Report {
-        self.follower.report(unix_ns(), env!("CARGO_PKG_VERSION"))
+        let mut report = self.follower.report(unix_ns(), env!("CARGO_PKG_VERSION"));
+        if self.is_gone && report.problem.is_empty() {
+            report.problem = GONE.to_owned();
+        }
+        report
     }
 
     /// Does what there is to do.

@@ -18,12 +18,13 @@ use std::thread;
 
 use rustix::thread::CapabilitySet;
 use strata_agent::{
-    AgentStatus, Applied, Assignment, Change, DocumentFile, Enrol, Enrolled, Registry,
-    RegistryError, Renew, Report, Rollout,
+    AgentStatus, Applied, Assignment, Change, CollectorReport, DestinationSum, DocumentFile, Enrol,
+    Enrolled, Event, EventKind, Registry, RegistryError, Renew, Report, Rollout,
 };
 use strata_auth::authority::{Authority, Fingerprint, Issued, write_private};
 use strata_auth::keys::MasterKey;
-use strata_control::agents::{AgentsRefused, AgentsService};
+use strata_control::agent_client::TOKEN_DIGITS;
+use strata_control::agents::{AgentsRefused, AgentsService, By};
 use strata_control::api::{Admit, Endpoints, TcpEndpoint, serve_agents};
 use strata_control::client::CONTROLLER_SOCKET;
 use strata_control::config::read_keys;
@@ -40,9 +41,7 @@ pub const ENROL_TOKEN: &str = "enrol.token";
 /// Keys from which those of exports come, in the directory.
 const EXPORT_KEY: &str = "export.key";
 /// Bytes of a token.
-const TOKEN_BYTES: usize = 32;
-/// Digits of one in its file.
-pub(crate) const TOKEN_DIGITS: usize = 2 * TOKEN_BYTES;
+const TOKEN_BYTES: usize = TOKEN_DIGITS / 2;
 
 /// A controller of agents.
 #[derive(Clone, Debug)]
@@ -59,6 +58,9 @@ pub struct ControllerSpec {
 
 type ToStore = (Vec<Change>, SyncSender<std::result::Result<(), String>>);
 
+/// Differences of an event that are listed, of more only their number.
+const LISTED: usize = 20;
+
 /// What the HTTP thread works on.
 struct Service {
     registry: Mutex<Registry>,
@@ -70,6 +72,7 @@ struct Service {
     failed: Mutex<Option<String>>,
     /// Lets the main thread see that.
     waker: Waker,
+    tell: Tell,
 }
 
 fn refused(error: &RegistryError) -> AgentsRefused {
@@ -77,8 +80,30 @@ fn refused(error: &RegistryError) -> AgentsRefused {
         RegistryError::Unknown | RegistryError::Revoked(_) => {
             AgentsRefused::Stranger(error.to_string())
         }
+        RegistryError::Copy { .. } => AgentsRefused::Copy(error.to_string()),
         _ => AgentsRefused::Wrong(error.to_string()),
     }
+}
+
+/// Something that happens now.
+fn event(kind: EventKind, by: &By, what: String) -> Event {
+    Event {
+        time: unix_seconds(),
+        kind,
+        who: by.who.clone(),
+        what,
+        why: by.why.clone(),
+    }
+}
+
+/// What applying or undoing has changed.
+fn changed(applied: &Applied) -> String {
+    let mut all = applied.differences.clone();
+    if all.len() > LISTED {
+        let more = all.split_off(LISTED).len();
+        all.push(format!("{more} more"));
+    }
+    format!("version {}: {}", applied.version, all.join(", "))
 }
 
 fn enrolled(issued: Issued) -> Enrolled {
@@ -114,6 +139,60 @@ impl Service {
         Ok(answer)
     }
 
+    /// Makes a change that is an event: both are stored, or neither. The event is also told.
+    fn act<T>(
+        &self,
+        change: impl FnOnce(&mut Registry) -> std::result::Result<(T, Vec<Change>), RegistryError>,
+        event: impl FnOnce(&T) -> Event,
+    ) -> std::result::Result<T, AgentsRefused> {
+        let mut noted = None;
+        let answer = self.change(|registry| {
+            let (answer, mut changes) = change(registry)?;
+            noted = (!changes.is_empty()).then(|| event(&answer));
+            changes.extend(noted.iter().flat_map(|event| registry.note(event.clone())));
+            Ok((answer, changes))
+        })?;
+        if let Some(event) = &noted {
+            self.tell_event(event);
+        }
+        Ok(answer)
+    }
+
+    fn tell_event(&self, event: &Event) {
+        let mut text = format!("{} by {}: {}", event.kind.name(), event.who, event.what);
+        if !event.why.is_empty() {
+            text = format!("{text} ({})", event.why);
+        }
+        (self.tell)(&Notice::info("event", text));
+    }
+
+    /// Two agents report with one certificate.
+    fn note_copy(
+        &self,
+        error: &RegistryError,
+        from: &str,
+    ) -> std::result::Result<(), AgentsRefused> {
+        let RegistryError::Copy {
+            name,
+            other,
+            is_new: true,
+        } = error
+        else {
+            return Ok(());
+        };
+        let by = By {
+            who: from.to_owned(),
+            why: String::new(),
+        };
+        let what = format!(
+            "agent {name} reports from {other} and from {from}: its directory was copied; the second is refused"
+        );
+        let event = event(EventKind::Copy, &by, what);
+        self.change(|registry| Ok(((), registry.note(event.clone()))))?;
+        self.tell_event(&event);
+        Ok(())
+    }
+
     fn save(&self, changes: Vec<Change>) -> std::result::Result<(), String> {
         let (done, stored) = sync_channel(1);
         let store = self.store.lock().unwrap_or_else(PoisonError::into_inner);
@@ -147,7 +226,7 @@ impl Service {
 }
 
 impl AgentsService for Service {
-    fn enrol(&self, request: &Enrol) -> std::result::Result<Enrolled, AgentsRefused> {
+    fn enrol(&self, request: &Enrol, from: &str) -> std::result::Result<Enrolled, AgentsRefused> {
         if !strata_control::same_secret(&request.token, &self.token) {
             let what = "this token is not the one in the controller's enrol.token";
             return Err(AgentsRefused::Stranger(what.to_owned()));
@@ -156,11 +235,29 @@ impl AgentsService for Service {
         let may = self.registry().may_enrol(&request.name, seconds);
         may.map_err(|error| refused(&error))?;
         let issued = self.issue(&request.name, &request.public_key)?;
-        self.change(|registry| {
-            let (name, until) = (&request.name, issued.until);
-            let changes = registry.enrolled(name, issued.fingerprint, until, seconds)?;
-            Ok(((), changes))
-        })?;
+        let by = By {
+            who: from.to_owned(),
+            why: String::new(),
+        };
+        let kind = if request.is_collector {
+            "collector"
+        } else {
+            "agent"
+        };
+        self.act(
+            |registry| {
+                let (name, until) = (&request.name, issued.until);
+                let changes = registry.enrolled_as(
+                    request.is_collector,
+                    name,
+                    issued.fingerprint,
+                    until,
+                    seconds,
+                )?;
+                Ok(((), changes))
+            },
+            |()| event(EventKind::Enrol, &by, format!("{kind} {}", request.name)),
+        )?;
         Ok(enrolled(issued))
     }
 
@@ -193,9 +290,32 @@ impl AgentsService for Service {
         &self,
         shown: &Fingerprint,
         report: Report,
+        from: &str,
     ) -> std::result::Result<Option<Assignment>, AgentsRefused> {
-        let ns = unix_ns();
-        self.change(|registry| registry.report(shown, report, ns))
+        let (ns, mut copy) = (unix_ns(), None);
+        let answer = self.change(|registry| {
+            let answer = registry.report(shown, report, from, ns);
+            copy = answer.as_ref().err().cloned();
+            answer
+        });
+        if let Some(error) = &copy {
+            self.note_copy(error, from)?;
+        }
+        answer
+    }
+
+    fn collected(
+        &self,
+        shown: &Fingerprint,
+        report: CollectorReport,
+        from: &str,
+    ) -> std::result::Result<(), AgentsRefused> {
+        let taken = self.registry().collected(shown, report, from, unix_ns());
+        taken.map_err(|error| refused(&error))
+    }
+
+    fn left(&self, shown: &Fingerprint, run: u64) {
+        self.registry().left(shown, run);
     }
 
     fn assignment(
@@ -217,10 +337,19 @@ impl AgentsService for Service {
         self.registry().rollout(unix_ns())
     }
 
+    fn sums(&self) -> Vec<DestinationSum> {
+        self.registry().sums(unix_ns())
+    }
+
+    fn events(&self, most: usize) -> Vec<Event> {
+        self.registry().events(most)
+    }
+
     fn apply(
         &self,
         files: &[DocumentFile],
         dry_run: bool,
+        by: &By,
     ) -> std::result::Result<Applied, AgentsRefused> {
         if dry_run {
             let checked = self.registry().check(files);
@@ -228,25 +357,37 @@ impl AgentsService for Service {
                 .map(|(_, applied)| applied)
                 .map_err(|error| refused(&error));
         }
-        let applied = self.change(|registry| registry.apply(files, unix_seconds()))?;
+        let applied = self.act(
+            |registry| registry.apply(files, unix_seconds()),
+            |applied| event(EventKind::Apply, by, changed(applied)),
+        )?;
         self.tell_agents();
         Ok(applied)
     }
 
-    fn undo(&self) -> std::result::Result<Applied, AgentsRefused> {
-        let applied = self.change(|registry| registry.undo(unix_seconds()))?;
+    fn undo(&self, by: &By) -> std::result::Result<Applied, AgentsRefused> {
+        let applied = self.act(
+            |registry| registry.undo(unix_seconds()),
+            |applied| event(EventKind::Undo, by, changed(applied)),
+        )?;
         self.tell_agents();
         Ok(applied)
     }
 
-    fn revoke(&self, name: &str) -> std::result::Result<(), AgentsRefused> {
-        self.change(|registry| Ok(((), registry.revoke(name)?)))?;
+    fn revoke(&self, name: &str, by: &By) -> std::result::Result<(), AgentsRefused> {
+        self.act(
+            |registry| Ok(((), registry.revoke(name)?)),
+            |()| event(EventKind::Revoke, by, format!("agent {name}")),
+        )?;
         self.tell_agents();
         Ok(())
     }
 
-    fn forget(&self, name: &str) -> std::result::Result<(), AgentsRefused> {
-        self.change(|registry| Ok(((), registry.forget(name)?)))?;
+    fn forget(&self, name: &str, by: &By) -> std::result::Result<(), AgentsRefused> {
+        self.act(
+            |registry| Ok(((), registry.forget(name)?)),
+            |()| event(EventKind::Forget, by, format!("agent {name}")),
+        )?;
         self.tell_agents();
         Ok(())
     }
@@ -365,6 +506,7 @@ pub fn run_controller(
         changes: watch::Sender::new(0),
         failed: Mutex::new(None),
         waker: waker.clone(),
+        tell: Arc::clone(tell),
     });
     let endpoints = Endpoints {
         socket: Some(socket),

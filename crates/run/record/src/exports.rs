@@ -15,6 +15,7 @@ pub(crate) mod own;
 mod queue;
 mod streams;
 mod target;
+mod ways;
 
 use std::sync::mpsc::{Sender, SyncSender, channel, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -106,6 +107,7 @@ impl Exports {
                 &RecordNotice::Exporting {
                     name: target.name.to_string(),
                     to: target.destination.clone(),
+                    longest: target.frames(),
                     is_encrypted: self.plan.keys.is_some()
                         && target.destination.channel == Channel::Udp,
                 }

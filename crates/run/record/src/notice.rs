@@ -53,6 +53,8 @@ pub(crate) enum RecordNotice {
         name: String,
         /// Where it is.
         to: Destination,
+        /// Bytes of the longest frame that its path carries in one packet, if that is of interest: of VXLAN.
+        longest: Option<usize>,
         /// Whether what is sent there is encrypted.
         is_encrypted: bool,
     },
@@ -216,13 +218,24 @@ impl fmt::Display for RecordNotice {
             Self::Exporting {
                 name,
                 to,
+                longest,
                 is_encrypted,
             } => {
                 let not = if *is_encrypted { "" } else { "not " };
                 write!(
                     f,
                     "policies may export to {name}, {to}: exports are {not}encrypted on the way"
-                )
+                )?;
+                if let Some(longest) = longest {
+                    let then = if to.is_cut {
+                        "cut"
+                    } else {
+                        "sent in IP fragments"
+                    };
+                    let longest = grouped(*longest as u64);
+                    write!(f, "; frames of more than {longest} bytes are {then}")?;
+                }
+                Ok(())
             }
             Self::Event(event) => f.write_str(&journal::line(event)),
             Self::Relay(event) => write!(f, "{}", Printable(event)),

@@ -27,6 +27,34 @@ pub fn address(option: &str, text: &str, port: u16) -> Result<SocketAddr> {
     first.with_context(|| format!("{option} {text}: cannot resolve '{host}'"))
 }
 
+/// `HOST:PORT` from `HOST[:PORT]`. The name stays: its address may change while a program runs.
+pub fn host_port(option: &str, text: &str, port: u16) -> Result<String> {
+    let wrong = |what: &str| refuse(format!("{option} {text}: {what}: write HOST or HOST:PORT"));
+    let bare = text.strip_prefix('[').and_then(|rest| rest.split_once(']'));
+    let (host, given) = match (bare, text.split_once(':')) {
+        (Some((host, "")), _) => (host, None),
+        (Some((host, rest)), _) => (host, Some(rest.strip_prefix(':').unwrap_or(rest))),
+        (None, Some((_, rest))) if rest.contains(':') => (text, None),
+        (None, Some((host, port))) => (host, Some(port)),
+        (None, None) => (text, None),
+    };
+    let port = match given.map(str::parse) {
+        None => port,
+        Some(Ok(port @ 1..)) => port,
+        Some(_) => return Err(wrong("the port is not a number from 1 to 65535")),
+    };
+    let address = host.split('%').next().unwrap_or(host);
+    if (bare.is_some() || host.contains(':')) && address.parse::<Ipv6Addr>().is_err() {
+        return Err(wrong("not an IPv6 address"));
+    }
+    let is_name = |byte: u8| byte.is_ascii_alphanumeric() || b"-._:%".contains(&byte);
+    match host.is_empty() || !host.bytes().all(is_name) {
+        true => Err(wrong("not a host")),
+        false if host.contains(':') => Ok(format!("[{host}]:{port}")),
+        false => Ok(format!("{host}:{port}")),
+    }
+}
+
 /// Networks, or single addresses, of an option.
 pub fn networks(option: &str, texts: &[String]) -> Result<Vec<IpNet>> {
     let network = |text: &String| {
@@ -39,4 +67,39 @@ pub fn networks(option: &str, texts: &[String]) -> Result<Vec<IpNet>> {
         })
     };
     texts.iter().map(network).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_host_is_a_name_or_an_address_with_or_without_a_port() {
+        for (text, address) in [
+            ("ctl.example", "ctl.example:4741"),
+            ("192.0.2.1:99", "192.0.2.1:99"),
+            ("fd99::1", "[fd99::1]:4741"),
+            ("[fd99::1]", "[fd99::1]:4741"),
+            ("[fe80::1%eth0]:7", "[fe80::1%eth0]:7"),
+        ] {
+            assert_eq!(host_port("--controller", text, 4741).unwrap(), address);
+        }
+        for wrong in [
+            "",
+            ":4741",
+            "[::1]:99999",
+            "[::1]4741x",
+            "a:0",
+            "a:b",
+            "a:1:2",
+            "[ctl]:1",
+            "a b",
+            "[::1",
+        ] {
+            let error = host_port("--controller", wrong, 4741)
+                .unwrap_err()
+                .to_string();
+            assert!(error.contains("--controller"), "{error}");
+        }
+    }
 }

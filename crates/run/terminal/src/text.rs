@@ -156,6 +156,18 @@ pub fn time(ts_ns: u64) -> String {
     }
 }
 
+/// A time in seconds since 1970 as local time.
+pub fn time_of_second(seconds: u64) -> String {
+    let time = i64::try_from(seconds).ok();
+    match time.and_then(|time| Timestamp::from_second(time).ok()) {
+        Some(time) => {
+            let zoned = time.to_zoned(zone_to_show());
+            zoned.strftime("%Y-%m-%d %H:%M:%S %:z").to_string()
+        }
+        None => format!("{seconds} s after 1970"),
+    }
+}
+
 /// A number given by the user, of a type without 0 and below.
 ///
 /// # Errors

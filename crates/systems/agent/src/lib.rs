@@ -29,8 +29,12 @@ pub use document::{Difference, DocumentError, DocumentFile, Documents, FILES_MAX
 pub use follower::{Follower, Local, Plan, Step};
 pub use limits::{AGENTS_MAX, IDENTITY_MAX, INTERFACES_MAX};
 pub use message::{
-    AgentStatus, Applied, AssignedPolicy, Assignment, CpuUse, Enrol, Enrolled, ExportCount,
-    Interface, Renew, Report, ReportError, Rollout, RolloutAgent,
+    AgentStatus, Applied, AssignedPolicy, Assignment, CollectedSession, CollectorReport,
+    CollectorState, CpuUse, DestinationSum, Enrol, Enrolled, Event, EventKind, ExportCount,
+    Interface, InterfaceSum, Renew, Report, ReportError, Rollout, RolloutAgent, SESSIONS_MAX,
+    SessionCount, check_why,
 };
 pub use pattern::matches;
-pub use registry::{AgentRecord, Change, Registry, RegistryError, SpentIdentity, Stored, Version};
+pub use registry::{
+    AgentRecord, Change, EVENTS_MAX, Registry, RegistryError, SpentIdentity, Stored, Version,
+};

@@ -30,6 +30,9 @@ pub struct Enrol {
     pub token: String,
     /// Public key to certify: a point on P-256, uncompressed (SEC 1, section 2.3.3).
     pub public_key: Vec<u8>,
+    /// Whether it is a collector, which reports what it has received; else an agent.
+    #[serde(default)]
+    pub is_collector: bool,
 }
 
 /// A request for another certificate, by an agent that has one.
@@ -93,7 +96,71 @@ pub struct ExportCount {
     /// Why not, in the last second; empty if all were sent.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub problem: String,
+    /// Sessions of interfaces, the latest of each; none in VXLAN, which has no numbers.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub sessions: Vec<SessionCount>,
 }
+
+/// Packets of a session of an interface that were numbered for a destination: sent, or lost before they could be.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SessionCount {
+    /// Of the interface.
+    pub identity: u32,
+    /// Numbers begin at 0 in each session.
+    pub session: u32,
+    /// Packets.
+    pub packets: u64,
+}
+
+/// What a collector has received of a session of an interface.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CollectedSession {
+    /// Of the interface.
+    pub identity: u32,
+    /// The session.
+    pub session: u32,
+    /// `HOST:INTERFACE` as the sender has announced it; empty if it has not.
+    #[serde(default)]
+    pub name: String,
+    /// Packets that arrived.
+    pub packets: u64,
+    /// Packets that were lost on the way, or at the sender.
+    pub lost: u64,
+    /// Packets that were numbered before the first datagram that this run of the collector received.
+    pub before: u64,
+}
+
+impl CollectedSession {
+    /// Packets that the collector knows of.
+    #[must_use]
+    pub fn accounted(&self) -> u64 {
+        let lost = self.lost.saturating_add(self.before);
+        self.packets.saturating_add(lost)
+    }
+}
+
+/// What a collector has received, all in all.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CollectorReport {
+    /// Version of the program.
+    pub program: String,
+    /// Sessions, those that were heard of last.
+    pub sessions: Vec<CollectedSession>,
+    /// Datagrams that it did not accept: of strangers, forged, unreadable, repeated, or of too many interfaces.
+    pub not_accepted: u64,
+    /// Packets that it could not write.
+    pub not_written: u64,
+    /// Messages that found its socket's buffer full: datagrams, or runs of them.
+    pub socket_drops: u64,
+    /// Sessions that are not in the report, since there are too many.
+    pub left_out: u64,
+}
+
+/// The most sessions in a report of a collector, and of an agent to one destination.
+pub const SESSIONS_MAX: usize = 4096;
 
 /// The CPU time of an agent's recording, in thousandths of a core.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -115,6 +182,10 @@ pub struct CpuUse {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Report {
+    /// A number of this run of the agent: two runs at the same time have one directory, or a copy of it. 0 of agents
+    /// that do not say it.
+    #[serde(default)]
+    pub run: u64,
     /// Its clock, ns since 1970.
     pub time_ns: u64,
     /// Version of the program.
@@ -216,8 +287,19 @@ impl Report {
         let mut exports = self.exports.iter();
         exports.try_for_each(|to| {
             text("export", &to.name, LABEL_BYTES_MAX)?;
+            count("sessions", to.sessions.len(), SESSIONS_MAX)?;
             text("problem", &to.problem, PROBLEM_BYTES_MAX)
         })
+    }
+}
+
+impl CollectorReport {
+    /// Whether everything is within bounds.
+    pub(crate) fn check(&self) -> Result<(), ReportError> {
+        text("program", &self.program, NAME_BYTES_MAX)?;
+        count("sessions", self.sessions.len(), SESSIONS_MAX)?;
+        let mut sessions = self.sessions.iter();
+        sessions.try_for_each(|one| text("name", &one.name, ALIAS_BYTES_MAX))
     }
 }
 
@@ -276,6 +358,9 @@ pub struct AgentStatus {
     pub heard: Option<u64>,
     /// Its clock minus the controller's, ms, at its last report.
     pub skew_ms: i64,
+    /// Addresses from which two agents report with its certificate: its directory was copied. The second is refused.
+    /// Empty if there is only one.
+    pub copies: Vec<String>,
     /// Version of the policies that it runs.
     pub runs: u64,
     /// Interfaces that it captures.
@@ -298,6 +383,124 @@ pub struct AgentStatus {
     pub cpu: Option<CpuUse>,
     /// Seconds since 1970 at which its certificate expires.
     pub certificate_until: u64,
+}
+
+/// A collector, as administrators see it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CollectorState {
+    /// Its name, which is that of a destination.
+    pub name: String,
+    /// As of an agent.
+    pub state: String,
+    /// Seconds since it was last heard of.
+    pub heard: Option<u64>,
+    /// The address that it reports from.
+    pub from: String,
+    /// Version of the program.
+    pub program: String,
+    /// Datagrams that it did not accept.
+    pub not_accepted: u64,
+    /// Packets that it could not write.
+    pub not_written: u64,
+    /// Messages that found its socket's buffer full.
+    pub socket_drops: u64,
+    /// Sessions of which nothing is known here, since there are too many.
+    pub left_out: u64,
+}
+
+/// What was exported of an interface, and what became of it: `exported` = `received` + `lost` + `before` + `missing`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct InterfaceSum {
+    /// `HOST:INTERFACE`; empty if that is not known.
+    pub name: String,
+    /// Its identity.
+    pub identity: u32,
+    /// Packets that were exported, or lost before they could be sent.
+    pub exported: u64,
+    /// Packets that the collector has received.
+    pub received: u64,
+    /// Packets that it knows to be lost.
+    pub lost: u64,
+    /// Packets of before this run of the collector.
+    pub before: u64,
+    /// Packets that the collector does not know of.
+    pub missing: u64,
+}
+
+/// What was exported to a destination.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DestinationSum {
+    /// The name that policies use.
+    pub name: String,
+    /// The collector of that name; none if none has enrolled.
+    pub collector: Option<CollectorState>,
+    /// By identity.
+    pub interfaces: Vec<InterfaceSum>,
+    /// Of all of them.
+    pub sum: InterfaceSum,
+    /// Packets exported to it without numbers, in VXLAN: no collector counts them.
+    pub without_numbers: u64,
+}
+
+/// What has changed at a controller, or was noticed there.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Event {
+    /// Seconds since 1970.
+    pub time: u64,
+    /// Of what kind.
+    pub kind: EventKind,
+    /// Who did it: `uid 0` for a user of the controller's host, else the address of a host.
+    pub who: String,
+    /// What it was, in words.
+    pub what: String,
+    /// Why, as that user said; empty if it was not said.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub why: String,
+}
+
+/// Kinds of [`Event`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum EventKind {
+    /// Policies were applied.
+    Apply,
+    /// The version before was returned to.
+    Undo,
+    /// A host has become an agent.
+    Enrol,
+    /// An agent is refused.
+    Revoke,
+    /// An agent is forgotten.
+    Forget,
+    /// Two agents report with one certificate.
+    Copy,
+}
+
+impl EventKind {
+    /// As it is written.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Apply => "apply",
+            Self::Undo => "undo",
+            Self::Enrol => "enrol",
+            Self::Revoke => "revoke",
+            Self::Forget => "forget",
+            Self::Copy => "copy",
+        }
+    }
+}
+
+/// The most bytes of a reason that a user gives.
+const WHY_BYTES_MAX: usize = 1024;
+
+/// Whether a reason that a user gives is within bounds.
+///
+/// # Errors
+///
+/// If it is too long, or has control characters.
+pub fn check_why(why: &str) -> Result<(), ReportError> {
+    text("the reason (--why)", why, WHY_BYTES_MAX)
 }
 
 /// How far a version is.

@@ -4,8 +4,12 @@
 //! agent takes a record of some 200 bytes there, and some 60 for each interface that it has captured;
 //! what it reports is in memory only, and comes again.
 
+mod error;
+mod history;
 mod identities;
 mod rollout;
+mod runs;
+mod sums;
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -13,10 +17,15 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use serde::{Deserialize, Serialize};
 use strata_auth::keys::MasterKey;
 
-use crate::document::{Candidate, DocumentError, DocumentFile, Documents};
+use crate::document::{Candidate, DocumentFile, Documents};
 use crate::limits::AGENTS_MAX;
-use crate::message::{Applied, Assignment, Report, ReportError, check_name};
+use crate::message::{Applied, Assignment, Event, Report, check_name};
+pub use error::RegistryError;
+pub use history::EVENTS_MAX;
+use history::History;
 use identities::Identities;
+use runs::{Reporter, Runs};
+use sums::{Collected, Sent};
 
 /// Versions that `undo` can return to.
 const VERSIONS_MAX: usize = 32;
@@ -35,6 +44,9 @@ pub struct AgentRecord {
     pub until: u64,
     /// Whether it is refused.
     pub revoked: bool,
+    /// Whether it is a collector; else an agent.
+    #[serde(default)]
+    pub is_collector: bool,
 }
 
 /// An identity without an owner, but whose key a former owner may still have: until the master key is
@@ -58,6 +70,8 @@ pub struct Version {
     pub since: u64,
     /// What it says.
     pub documents: Documents,
+    /// The version that `undo` returns to; 0 if there is none.
+    pub returns_to: u64,
 }
 
 /// Something to store.
@@ -84,6 +98,10 @@ pub enum Change {
     Version(Version),
     /// A version that is not returned to.
     VersionGone(u64),
+    /// An event, with its number.
+    Event(u64, Event),
+    /// An event that is no longer remembered.
+    EventGone(u64),
 }
 
 /// All that was stored.
@@ -97,70 +115,20 @@ pub struct Stored {
     pub spent: Vec<SpentIdentity>,
     /// Versions, in any order.
     pub versions: Vec<Version>,
+    /// Events with their numbers, in any order.
+    pub events: Vec<(u64, Event)>,
 }
 
-/// Why a request is refused.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum RegistryError {
-    /// No agent has that certificate.
-    #[error("this certificate belongs to no enrolled agent: enrol again")]
-    Unknown,
-    /// The agent is revoked.
-    #[error("agent {0} is revoked: `strata controller forget {0}` lets it enrol again")]
-    Revoked(String),
-    /// The name is in use.
-    #[error(
-        "an agent named {0} is enrolled: give this host another name (--name), or let it enrol again \
-         with `strata controller forget {0}`"
-    )]
-    Taken(String),
-    /// There are too many.
-    #[error("{AGENTS_MAX} agents are enrolled already, the maximum")]
-    Full,
-    /// There is no agent of that name.
-    #[error("there is no agent {0}: `strata controller agents` lists them")]
-    NoAgent(String),
-    /// A message is out of bounds.
-    #[error(transparent)]
-    Report(#[from] ReportError),
-    /// The files are wrong.
-    #[error(transparent)]
-    Document(#[from] DocumentError),
-    /// Two interfaces would have one identity.
-    #[error(
-        "identity {identity} belongs to {owner}, so {wanted} cannot have it: choose another \
-         number, or forget {owner}"
-    )]
-    Collision {
-        /// The number.
-        identity: u32,
-        /// Who has it.
-        owner: String,
-        /// Who should get it.
-        wanted: String,
-    },
-    /// Somebody else still has the key of an identity.
-    #[error(
-        "identity {identity} cannot go to {wanted}: its previous host still has the key: choose \
-         another number, or replace export.key"
-    )]
-    Spent {
-        /// The number.
-        identity: u32,
-        /// Who should get it.
-        wanted: String,
-    },
-    /// There is no version before.
-    #[error("there is no version to return to")]
-    NothingBefore,
-}
-
-/// What is known of an agent.
+/// What is known of an agent, or of a collector.
 #[derive(Debug)]
 struct Agent {
     record: AgentRecord,
+    runs: Runs,
     /// Its last report, and when it came: ns since 1970.
     last: Option<(Report, u64)>,
+    /// What it has exported, as an agent, and received, as a collector.
+    sent: Sent,
+    collected: Collected,
     /// Identities of its interfaces.
     identities: BTreeMap<String, u32>,
     /// Why nothing can be assigned to it; empty if it can.
@@ -178,6 +146,7 @@ pub struct Registry {
     master: Option<MasterKey>,
     /// The latest last; empty until something is applied.
     versions: Vec<Version>,
+    history: History,
 }
 
 impl Default for Registry {
@@ -198,6 +167,7 @@ impl Registry {
             numbers: Identities::new(stored.spent, first_identity),
             master: None,
             versions,
+            history: History::new(stored.events),
         };
         registry.pin();
         for record in stored.agents {
@@ -238,7 +208,10 @@ impl Registry {
                 let name = record.name.clone();
                 let agent = Agent {
                     record,
+                    runs: Runs::default(),
                     last: None,
+                    sent: Sent::default(),
+                    collected: Collected::default(),
                     identities: BTreeMap::new(),
                     problem: String::new(),
                 };
@@ -270,13 +243,29 @@ impl Registry {
         }
     }
 
-    /// A host of this name has got a first certificate.
+    /// An agent of this name has got a first certificate.
     ///
     /// # Errors
     ///
     /// As [`Registry::may_enrol`].
     pub fn enrolled(
         &mut self,
+        name: &str,
+        certificate: Fingerprint,
+        until: u64,
+        now: u64,
+    ) -> Result<Vec<Change>, RegistryError> {
+        self.enrolled_as(false, name, certificate, until, now)
+    }
+
+    /// An agent, or a collector, of this name has got a first certificate.
+    ///
+    /// # Errors
+    ///
+    /// As [`Registry::may_enrol`].
+    pub fn enrolled_as(
+        &mut self,
+        is_collector: bool,
         name: &str,
         certificate: Fingerprint,
         until: u64,
@@ -293,6 +282,7 @@ impl Registry {
             certificates: vec![certificate],
             until,
             revoked: false,
+            is_collector,
         };
         self.remember(record.clone());
         Ok(vec![Change::Agent(record)])
@@ -337,22 +327,33 @@ impl Registry {
         Ok(vec![Change::Agent(record)])
     }
 
-    /// Takes an agent's report at this time (ns since 1970); returns what it is to do, if that is not
-    /// what it has.
+    /// Takes an agent's report, from this address, at this time (ns since 1970); returns what it is to do, if that
+    /// is not what it has.
     ///
     /// # Errors
     ///
-    /// If it is not an agent's, or out of bounds.
+    /// If it is not an agent's, out of bounds, or of a second agent with the same certificate.
     pub fn report(
         &mut self,
         certificate: &Fingerprint,
         report: Report,
+        from: &str,
         now_ns: u64,
     ) -> Result<(Option<Assignment>, Vec<Change>), RegistryError> {
         let name = self.who(certificate)?.to_owned();
         report.check()?;
         let mut changes = Vec::new();
         let agent = self.agents.get_mut(&name).ok_or(RegistryError::Unknown)?;
+        if agent.record.is_collector {
+            return Err(RegistryError::NotThat(name, "a collector"));
+        }
+        if let Reporter::Copy { other, is_new } = agent.runs.reported(report.run, from, now_ns) {
+            return Err(RegistryError::Copy {
+                name,
+                other,
+                is_new,
+            });
+        }
         let record = &mut agent.record;
         if record.certificates.len() > 1 && record.certificates.last() == Some(certificate) {
             for old in record
@@ -363,10 +364,19 @@ impl Registry {
             }
             changes.push(Change::Agent(record.clone()));
         }
+        agent.sent.reported(&report.exports);
         agent.last = Some((report, now_ns));
         let (assignment, more) = self.assignment(certificate)?;
         changes.extend(more);
         Ok((assignment, changes))
+    }
+
+    /// The connection of a run of an agent has ended: another run may take its place at once.
+    pub fn left(&mut self, certificate: &Fingerprint, run: u64) {
+        let name = self.by_certificate.get(certificate);
+        if let Some(agent) = name.and_then(|name| self.agents.get_mut(name)) {
+            agent.runs.left(run);
+        }
     }
 
     /// What an agent is to do, if that is not what it had at its last report.
@@ -432,7 +442,7 @@ impl Registry {
         let agents = self
             .agents
             .iter()
-            .filter(|(_, agent)| !agent.record.revoked);
+            .filter(|(_, agent)| !agent.record.revoked && !agent.record.is_collector);
         let candidates = agents.map(|(name, agent)| Candidate {
             name,
             labels: agent.last.as_ref().map(|(report, _)| &report.labels),
@@ -487,35 +497,46 @@ impl Registry {
         if applied.differences.is_empty() {
             return Ok((applied, Vec::new()));
         }
+        let returns_to = applied.version;
         applied.version = applied.version.saturating_add(1);
+        let changes = self.adopt(Version {
+            number: applied.version,
+            since: now,
+            documents,
+            returns_to,
+        });
+        Ok((applied, changes))
+    }
+
+    /// This version holds from now on.
+    fn adopt(&mut self, version: Version) -> Vec<Change> {
         let mut changes = Vec::new();
         if self.versions.len() >= VERSIONS_MAX {
             changes.push(Change::VersionGone(self.versions.remove(0).number));
         }
-        let version = Version {
-            number: applied.version,
-            since: now,
-            documents,
-        };
         changes.push(Change::Version(version.clone()));
         self.versions.push(version);
         self.pin();
-        Ok((applied, changes))
+        changes
     }
 
-    /// Returns to the version before, as a new version.
+    /// Returns to the version before, as a new version. What is undone stays a version, but no undo returns to it.
     ///
     /// # Errors
     ///
     /// If there is nothing to undo, or identities that it names are others' by now.
     pub fn undo(&mut self, now: u64) -> Result<(Applied, Vec<Change>), RegistryError> {
-        let [.., before, last] = self.versions.as_slice() else {
-            return Err(RegistryError::NothingBefore);
-        };
+        let last = self.versions.last().ok_or(RegistryError::NothingBefore)?;
+        let before = self.versions.iter();
+        let before = before
+            .rev()
+            .find(|before| before.number == last.returns_to)
+            .ok_or(RegistryError::NothingBefore)?;
         let version = Version {
             number: last.number.saturating_add(1),
             since: now,
             documents: before.documents.clone(),
+            returns_to: before.returns_to,
         };
         self.check_identities(&version.documents)?;
         let differences = version.documents.differences(&last.documents);
@@ -524,15 +545,7 @@ impl Registry {
             differences: differences.iter().map(ToString::to_string).collect(),
             hints: self.hints(&version.documents),
         };
-        let changes = vec![
-            Change::VersionGone(before.number),
-            Change::VersionGone(last.number),
-            Change::Version(version.clone()),
-        ];
-        self.versions
-            .truncate(self.versions.len().saturating_sub(2));
-        self.versions.push(version);
-        self.pin();
+        let changes = self.adopt(version);
         Ok((applied, changes))
     }
 

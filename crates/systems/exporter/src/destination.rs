@@ -14,7 +14,7 @@ pub enum Channel {
     Vxlan,
 }
 
-/// A place to which packets are exported: `udp://host:port` or `vxlan://host[:port]`.
+/// A place to which packets are exported: `udp://host:port` or `vxlan://host[:port][?cut]`.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Destination {
     /// How packets are carried.
@@ -23,13 +23,15 @@ pub struct Destination {
     pub host: String,
     /// UDP port.
     pub port: u16,
+    /// Whether a packet that is longer than the path carries is cut; else it is sent in IP fragments. Of VXLAN only.
+    pub is_cut: bool,
 }
 
 /// Why a text is no destination.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error(
     "'{text}': {what}; write udp://HOST:PORT for a strata collector, or vxlan://HOST for a VXLAN \
-     decapsulator"
+     decapsulator, with ?cut to cut packets instead of sending IP fragments"
 )]
 pub struct ParseDestinationError {
     text: String,
@@ -51,6 +53,11 @@ impl FromStr for Destination {
             "udp" => (Channel::Udp, None),
             "vxlan" => (Channel::Vxlan, Some(vxlan::UDP_PORT)),
             _ => return Err(wrong("neither udp:// nor vxlan://")),
+        };
+        let (rest, is_cut) = match (channel, rest.split_once('?')) {
+            (_, None) => (rest, false),
+            (Channel::Vxlan, Some((rest, "cut"))) => (rest, true),
+            (_, Some(_)) => return Err(wrong("an unknown option after ?")),
         };
         let (host, port) = match rest.strip_prefix('[') {
             Some(rest) => {
@@ -84,6 +91,7 @@ impl FromStr for Destination {
             channel,
             host: host.to_owned(),
             port,
+            is_cut,
         })
     }
 }
@@ -98,7 +106,8 @@ impl fmt::Display for Destination {
         match host.contains(':') {
             true => write!(f, "{scheme}://[{host}]:{port}"),
             false => write!(f, "{scheme}://{host}:{port}"),
-        }
+        }?;
+        f.write_str(if self.is_cut { "?cut" } else { "" })
     }
 }
 
@@ -114,6 +123,8 @@ mod tests {
             ("vxlan://tap.example", "vxlan://tap.example:4789"),
             ("vxlan://[fe80::1%eth0]", "vxlan://[fe80::1%eth0]:4789"),
             ("vxlan://192.0.2.1:8472", "vxlan://192.0.2.1:8472"),
+            ("vxlan://192.0.2.1?cut", "vxlan://192.0.2.1:4789?cut"),
+            ("vxlan://[2001:db8::1]:1?cut", "vxlan://[2001:db8::1]:1?cut"),
         ] {
             assert_eq!(text.parse::<Destination>().unwrap().to_string(), shown);
         }
@@ -133,6 +144,8 @@ mod tests {
             ("udp://2001:db8::1:4740", "in brackets"),
             ("udp://[2001:db8::1:4740", "a ] is missing"),
             ("udp://[::1]4740", "between address and port"),
+            ("udp://192.0.2.1:4740?cut", "unknown option"),
+            ("vxlan://192.0.2.1?whole", "unknown option"),
         ] {
             let error = text.parse::<Destination>().unwrap_err().to_string();
             assert!(

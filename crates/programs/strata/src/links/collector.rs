@@ -10,12 +10,12 @@ use std::thread;
 
 use anyhow::{Context, Result, anyhow};
 use ipnet::IpNet;
-use strata_collector::{Collector, CollectorOutcome, CollectorSpec, Outlet};
+use strata_collector::{Collector, CollectorOutcome, CollectorSpec, Outlet, ReportTo};
 use strata_record::log_directory;
 use strata_role::Tell;
 use strata_role::sandbox::Reach;
 use strata_sandbox::Owner;
-use strata_terminal::address::{address, networks};
+use strata_terminal::address::{address, host_port, networks};
 use strata_terminal::confined::SandboxArgs;
 use strata_terminal::logging::{self, LoggingArgs};
 use strata_terminal::output::refuse;
@@ -27,6 +27,8 @@ use crate::record;
 
 /// Default port of exported packets.
 pub(crate) const PORT: u16 = 4740;
+/// Default port of a controller.
+const CONTROLLER_PORT: u16 = 4741;
 
 /// Arguments of `strata collector`.
 #[derive(Debug, clap::Args)]
@@ -63,6 +65,31 @@ pub(crate) struct Args {
     /// SIGHUP, the collector reads the file again.
     #[arg(long, value_name = "FILE")]
     key_file: Option<PathBuf>,
+
+    /// Report the packets received and lost to the controller of the senders on this host, TCP port
+    /// 4741 or the one given: `strata controller status` there compares them with the packets that
+    /// agents have exported.
+    #[arg(long, value_name = "HOST[:PORT]", requires = "name")]
+    controller: Option<String>,
+
+    /// Enrol with this copy of the controller's enrol.token, readable by its owner only. Needed
+    /// only to enrol.
+    #[arg(long, value_name = "FILE", requires = "controller")]
+    token_file: Option<PathBuf>,
+
+    /// The name of the destination in the policies of the controller: the name under which this
+    /// collector enrols.
+    #[arg(long, value_name = "NAME", requires = "controller")]
+    name: Option<String>,
+
+    /// Keep the certificate in this directory, created if missing.
+    #[arg(
+        long,
+        value_name = "DIR",
+        default_value = "/var/lib/strata/collector",
+        requires = "controller"
+    )]
+    state: PathBuf,
 
     /// Write pcapng to this file or named pipe; - is standard output.
     #[arg(short = 'w', long = "write", value_name = "FILE", group = "to")]
@@ -112,6 +139,18 @@ pub(crate) fn listens_to(
     Ok(allowed)
 }
 
+fn report_to(args: &Args) -> Result<Option<ReportTo>> {
+    let (Some(controller), Some(name)) = (&args.controller, &args.name) else {
+        return Ok(None);
+    };
+    Ok(Some(ReportTo {
+        address: host_port("--controller", controller, CONTROLLER_PORT)?,
+        token_file: args.token_file.clone(),
+        name: name.clone(),
+        state: args.state.clone(),
+    }))
+}
+
 fn listen(args: &Args) -> Result<CollectorSpec> {
     let listen: SocketAddr = address("--listen", &args.listen, PORT)?;
     Ok(CollectorSpec {
@@ -125,6 +164,7 @@ fn listen(args: &Args) -> Result<CollectorSpec> {
         packets_max: args.count,
         // A log has its own opinion of each packet.
         comments: args.write.is_some(),
+        report_to: report_to(args)?,
         only: None,
         filter: text::filter(&args.filter)?,
         // A log is written by the same process, which is confined for both.
@@ -179,10 +219,11 @@ fn recorded(
     if !log.exists() {
         log_directory(log, &Owner::default())?;
     }
+    let state = args.controller.is_some().then(|| args.state.clone());
     args.sandbox.confine(&Reach {
-        read: args.model.iter().cloned().collect(),
+        read: args.model.iter().chain(&args.token_file).cloned().collect(),
         again: args.key_file.iter().cloned().collect(),
-        write: vec![log.to_owned()],
+        write: [log.to_owned()].into_iter().chain(state).collect(),
         ..Reach::default()
     })?;
     let input = PathBuf::from(format!("/dev/fd/{}", reader.as_raw_fd()));

@@ -256,6 +256,7 @@ fn capture(args: &Args, only: Option<u32>) -> Result<()> {
         allowed: listens_to(listen, networks("--allow", &allow)?, key_file.as_ref())?,
         packets_max: None,
         comments: true,
+        report_to: None,
         key_file,
         only,
         filter: filter(&wanted)?,

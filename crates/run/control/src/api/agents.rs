@@ -1,11 +1,12 @@
 //! The HTTP API of a controller. Agents ask over TLS: with the token to enrol, with their certificate
 //! for all else; administrators over the Unix socket, and nowhere else.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use axum::extract::{DefaultBodyLimit, Request, State};
+use axum::extract::{DefaultBodyLimit, Query, Request, State};
 use axum::http::StatusCode;
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
@@ -13,14 +14,15 @@ use axum::routing::{get, post};
 use axum::{Extension, Json, Router};
 use serde::{Deserialize, Serialize};
 use strata_agent::{
-    AgentStatus, Applied, Assignment, DocumentFile, Enrol, Enrolled, Renew, Report, Rollout,
+    AgentStatus, Applied, Assignment, CollectorReport, DestinationSum, DocumentFile, EVENTS_MAX,
+    Enrol, Enrolled, Event, Renew, Report, Rollout, check_why,
 };
 use strata_auth::authority::Fingerprint;
 use tokio::time::timeout;
 
 use super::connections::Connection;
-use super::{Endpoints, ListenError, Server, Shown, bounded, refused, serve_routers};
-use crate::agents::{AgentsRefused, AgentsService};
+use super::{Endpoints, ListenError, Server, Shown, Who, bounded, refused, serve_routers};
+use crate::agents::{AgentsRefused, AgentsService, By};
 
 /// Bytes of a request of somebody who has shown nothing yet.
 const ENROL_BYTES: usize = 4 << 10;
@@ -28,6 +30,9 @@ const ENROL_BYTES: usize = 4 << 10;
 const REPORT_BYTES: usize = 1 << 20;
 /// Bytes of a directory: of as many policies as there may be.
 const APPLY_BYTES: usize = 32 << 20;
+/// Requests of an agent at the same time: one, and one that comes before the end of an interrupted one is noticed, or
+/// from a second agent with the same certificate, which is to be told.
+const AT_ONCE: u8 = 2;
 /// How long the answer to a report waits for something new. The agent asks again then.
 const HOLD: Duration = Duration::from_secs(5);
 
@@ -57,6 +62,7 @@ fn agents(service: Arc<dyn AgentsService>) -> Router {
     Router::new()
         .route("/agents/v1/renew", post(renew))
         .route("/agents/v1/report", post(report))
+        .route("/agents/v1/collected", post(collected))
         .layer(middleware::from_fn_with_state(asking, only_agents))
         .route(
             "/agents/v1/enrol",
@@ -65,20 +71,25 @@ fn agents(service: Arc<dyn AgentsService>) -> Router {
         .with_state(service)
 }
 
-/// Agents that ask at the moment: each one thing at a time, so that one cannot take up memory.
+/// Agents that ask at the moment, with the number of their requests: few, so that one cannot take up memory.
 #[derive(Clone)]
 struct Asking {
     service: Arc<dyn AgentsService>,
-    now: Arc<Mutex<HashSet<Fingerprint>>>,
+    now: Arc<Mutex<HashMap<Fingerprint, u8>>>,
 }
 
 /// Its place among those that ask.
-struct Place(Arc<Mutex<HashSet<Fingerprint>>>, Fingerprint);
+struct Place(Arc<Mutex<HashMap<Fingerprint, u8>>>, Fingerprint);
 
 impl Drop for Place {
     fn drop(&mut self) {
         let mut now = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        now.remove(&self.1);
+        if let Some(requests) = now.get_mut(&self.1) {
+            *requests -= 1;
+            if *requests == 0 {
+                now.remove(&self.1);
+            }
+        }
     }
 }
 
@@ -92,15 +103,14 @@ async fn only_agents(
     let what = "only agents may request this, with their certificate: enrol first";
     let shown = shown.ok_or_else(|| AgentsRefused::Stranger(what.to_owned()))?;
     asking.service.knows(&shown)?;
-    let is_first = asking
-        .now
-        .lock()
-        .unwrap_or_else(PoisonError::into_inner)
-        .insert(shown);
-    if !is_first {
-        let what =
-            "a request of this agent is still open: is another agent running with its state?";
-        return Err(AgentsRefused::Busy(what.to_owned()));
+    {
+        let mut now = asking.now.lock().unwrap_or_else(PoisonError::into_inner);
+        let requests = now.entry(shown).or_insert(0);
+        if *requests >= AT_ONCE {
+            let what = "other requests of this agent are still open";
+            return Err(AgentsRefused::Busy(what.to_owned()));
+        }
+        *requests += 1;
     }
     let _place = Place(asking.now, shown);
     Ok(next.run(request).await)
@@ -110,6 +120,8 @@ fn administration(service: Arc<dyn AgentsService>) -> Router {
     Router::new()
         .route("/api/v1/agents", get(list))
         .route("/api/v1/agents/rollout", get(rollout))
+        .route("/api/v1/agents/log", get(log))
+        .route("/api/v1/agents/sums", get(sums))
         .route("/api/v1/agents/apply", post(apply))
         .route("/api/v1/agents/undo", post(undo))
         .route("/api/v1/agents/revoke", post(revoke))
@@ -122,12 +134,39 @@ fn administration(service: Arc<dyn AgentsService>) -> Router {
 pub(crate) struct ApplyRequest {
     pub(crate) files: Vec<DocumentFile>,
     pub(crate) dry_run: bool,
+    /// Why; empty if it was not said.
+    #[serde(default)]
+    pub(crate) why: String,
+}
+
+/// To return to the version before.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct UndoRequest {
+    #[serde(default)]
+    pub(crate) why: String,
+}
+
+/// How many events to list.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(crate) struct LogRequest {
+    pub(crate) most: Option<usize>,
 }
 
 /// An agent.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct AgentRequest {
     pub(crate) name: String,
+    #[serde(default)]
+    pub(crate) why: String,
+}
+
+impl AgentRequest {
+    pub(crate) fn new(name: &str, why: &str) -> Self {
+        Self {
+            name: name.to_owned(),
+            why: why.to_owned(),
+        }
+    }
 }
 
 impl IntoResponse for AgentsRefused {
@@ -136,6 +175,7 @@ impl IntoResponse for AgentsRefused {
             Self::Stranger(_) => StatusCode::FORBIDDEN,
             Self::Wrong(_) => StatusCode::BAD_REQUEST,
             Self::Busy(_) => StatusCode::TOO_MANY_REQUESTS,
+            Self::Copy(_) => StatusCode::CONFLICT,
             Self::Store(_) => StatusCode::INTERNAL_SERVER_ERROR,
         };
         refused(status, &self.to_string())
@@ -149,8 +189,32 @@ fn shown(shown: Shown) -> Result<Fingerprint, AgentsRefused> {
         .ok_or_else(|| AgentsRefused::Stranger(what.to_owned()))
 }
 
-async fn enrol(State(service): Service, Json(request): Json<Enrol>) -> Answer<Enrolled> {
-    service.enrol(&request).map(Json)
+async fn enrol(
+    State(service): Service,
+    Extension(from): Extension<SocketAddr>,
+    Json(request): Json<Enrol>,
+) -> Answer<Enrolled> {
+    service.enrol(&request, &address(from)).map(Json)
+}
+
+fn address(from: SocketAddr) -> String {
+    from.ip().to_canonical().to_string()
+}
+
+/// Says that the connection of a run has ended, unless its request was answered.
+struct Held {
+    service: Arc<dyn AgentsService>,
+    who: Fingerprint,
+    run: u64,
+    is_answered: bool,
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        if !self.is_answered {
+            self.service.left(&self.who, self.run);
+        }
+    }
 }
 
 async fn renew(
@@ -165,20 +229,46 @@ async fn report(
     State(service): Service,
     Extension(who): Extension<Shown>,
     Extension(connection): Extension<Connection>,
+    Extension(from): Extension<SocketAddr>,
     Json(report): Json<Report>,
 ) -> Answer<Option<Assignment>> {
     let who = shown(who)?;
     // Before the look: the waiting request sees what changes after it.
     let mut changes = service.changes();
-    let found = service.report(&who, report)?;
+    let run = report.run;
+    let found = service.report(&who, report, &address(from))?;
     connection.prove();
     if found.is_some() {
         return Ok(Json(found));
     }
-    match timeout(HOLD, changes.changed()).await {
+    let mut held = Held {
+        service: Arc::clone(&service),
+        who,
+        run,
+        is_answered: false,
+    };
+    let changed = timeout(HOLD, changes.changed()).await;
+    held.is_answered = true;
+    match changed {
         Ok(Ok(())) => service.assignment(&who).map(Json),
         Ok(Err(_)) | Err(_) => Ok(Json(None)),
     }
+}
+
+async fn collected(
+    State(service): Service,
+    Extension(who): Extension<Shown>,
+    Extension(connection): Extension<Connection>,
+    Extension(from): Extension<SocketAddr>,
+    Json(report): Json<CollectorReport>,
+) -> Answer<()> {
+    service.collected(&shown(who)?, report, &address(from))?;
+    connection.prove();
+    Ok(Json(()))
+}
+
+async fn sums(State(service): Service) -> Json<Vec<DestinationSum>> {
+    Json(service.sums())
 }
 
 async fn list(State(service): Service) -> Json<Vec<AgentStatus>> {
@@ -189,18 +279,48 @@ async fn rollout(State(service): Service) -> Json<Rollout> {
     Json(service.rollout())
 }
 
-async fn apply(State(service): Service, Json(request): Json<ApplyRequest>) -> Answer<Applied> {
-    service.apply(&request.files, request.dry_run).map(Json)
+async fn log(State(service): Service, Query(request): Query<LogRequest>) -> Json<Vec<Event>> {
+    Json(service.events(request.most.map_or(EVENTS_MAX, |most| most.min(EVENTS_MAX))))
 }
 
-async fn undo(State(service): Service) -> Answer<Applied> {
-    service.undo().map(Json)
+fn by(Who(who): Who, why: String) -> Result<By, AgentsRefused> {
+    check_why(&why).map_err(|error| AgentsRefused::Wrong(error.to_string()))?;
+    Ok(By { who, why })
 }
 
-async fn revoke(State(service): Service, Json(request): Json<AgentRequest>) -> Answer<()> {
-    service.revoke(&request.name).map(Json)
+async fn apply(
+    State(service): Service,
+    Extension(who): Extension<Who>,
+    Json(request): Json<ApplyRequest>,
+) -> Answer<Applied> {
+    let by = by(who, request.why)?;
+    service
+        .apply(&request.files, request.dry_run, &by)
+        .map(Json)
 }
 
-async fn forget(State(service): Service, Json(request): Json<AgentRequest>) -> Answer<()> {
-    service.forget(&request.name).map(Json)
+async fn undo(
+    State(service): Service,
+    Extension(who): Extension<Who>,
+    Json(request): Json<UndoRequest>,
+) -> Answer<Applied> {
+    service.undo(&by(who, request.why)?).map(Json)
+}
+
+async fn revoke(
+    State(service): Service,
+    Extension(who): Extension<Who>,
+    Json(request): Json<AgentRequest>,
+) -> Answer<()> {
+    let by = by(who, request.why)?;
+    service.revoke(&request.name, &by).map(Json)
+}
+
+async fn forget(
+    State(service): Service,
+    Extension(who): Extension<Who>,
+    Json(request): Json<AgentRequest>,
+) -> Answer<()> {
+    let by = by(who, request.why)?;
+    service.forget(&request.name, &by).map(Json)
 }

@@ -3,10 +3,10 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use strata_agent::{AgentStatus, Applied, DocumentFile, Rollout};
+use strata_agent::{AgentStatus, Applied, DestinationSum, DocumentFile, Event, Rollout};
 
 use super::{Client, ClientError};
-use crate::api::{AgentRequest, ApplyRequest};
+use crate::api::{AgentRequest, ApplyRequest, UndoRequest};
 use hyper::Method;
 
 /// The socket for administrators, in a controller's directory.
@@ -17,7 +17,8 @@ pub const CONTROLLER_SOCKET: &str = "control.sock";
 pub enum ControllerError {
     /// There is no socket in its directory.
     #[error(
-        "{}: no controller runs with this directory (`strata controller run --state {}`)",
+        "{}: no controller runs with this directory: start one (`strata controller run --state {}`), or name the directory \
+         of one that runs (--state)",
         .0.display(), .0.display()
     )]
     NotRunning(PathBuf),
@@ -81,7 +82,25 @@ impl ControllerClient {
         self.answer(self.client.get("/api/v1/agents/rollout"))
     }
 
-    /// Applies the files of a directory, or says only what that would change.
+    /// What was exported to each destination, and what its collector has received.
+    ///
+    /// # Errors
+    ///
+    /// As [`ControllerClient::agents`].
+    pub fn sums(&self) -> Result<Vec<DestinationSum>, ControllerError> {
+        self.answer(self.client.get("/api/v1/agents/sums"))
+    }
+
+    /// The latest events, at most this number, the latest last.
+    ///
+    /// # Errors
+    ///
+    /// As [`ControllerClient::agents`].
+    pub fn log(&self, most: usize) -> Result<Vec<Event>, ControllerError> {
+        self.answer(self.client.get(&format!("/api/v1/agents/log?most={most}")))
+    }
+
+    /// Applies the files of a directory, for this reason, or says only what that would change.
     ///
     /// # Errors
     ///
@@ -90,37 +109,45 @@ impl ControllerClient {
         &self,
         files: Vec<DocumentFile>,
         dry_run: bool,
+        why: &str,
     ) -> Result<Applied, ControllerError> {
-        self.post("apply", &ApplyRequest { files, dry_run })
+        let why = why.to_owned();
+        self.post(
+            "apply",
+            &ApplyRequest {
+                files,
+                dry_run,
+                why,
+            },
+        )
     }
 
-    /// Returns to the version before.
+    /// Returns to the version before, for this reason.
     ///
     /// # Errors
     ///
     /// As [`ControllerClient::agents`].
-    pub fn undo(&self) -> Result<Applied, ControllerError> {
-        self.post("undo", &())
+    pub fn undo(&self, why: &str) -> Result<Applied, ControllerError> {
+        let why = why.to_owned();
+        self.post("undo", &UndoRequest { why })
     }
 
-    /// Refuses an agent from now on.
+    /// Refuses an agent from now on, for this reason.
     ///
     /// # Errors
     ///
     /// As [`ControllerClient::agents`].
-    pub fn revoke(&self, name: &str) -> Result<(), ControllerError> {
-        let name = name.to_owned();
-        self.post("revoke", &AgentRequest { name })
+    pub fn revoke(&self, name: &str, why: &str) -> Result<(), ControllerError> {
+        self.post("revoke", &AgentRequest::new(name, why))
     }
 
-    /// Forgets an agent.
+    /// Forgets an agent, for this reason.
     ///
     /// # Errors
     ///
     /// As [`ControllerClient::agents`].
-    pub fn forget(&self, name: &str) -> Result<(), ControllerError> {
-        let name = name.to_owned();
-        self.post("forget", &AgentRequest { name })
+    pub fn forget(&self, name: &str, why: &str) -> Result<(), ControllerError> {
+        self.post("forget", &AgentRequest::new(name, why))
     }
 
     fn post<A: serde::de::DeserializeOwned>(

@@ -27,7 +27,8 @@ pub(crate) const ALWAYS: Range<u64> = 0..u64::MAX;
 pub struct ExportConfig {
     /// Destinations, by the names that policies use; packets are sent to no others:
     /// `udp://HOST:PORT` for a `strata collector`, `vxlan://HOST` for a VXLAN decapsulator (packets
-    /// only, not headers). Neither is encrypted, but `key_file` encrypts the first.
+    /// only, not headers; with `?cut` at its end, packets that are too long for the path are cut instead of sent in
+    /// fragments). Neither is encrypted, but `key_file` encrypts the first.
     pub destinations: BTreeMap<String, String>,
     /// Identity of the first captured interface, 1 to 16777215; the others have the numbers after it.
     /// Give each host a range of its own. It is the network identifier in VXLAN.

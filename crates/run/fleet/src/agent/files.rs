@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, TryLockError};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -16,23 +17,11 @@ use super::libvirt::machines;
 /// Letters of a name that somebody gave: less than what may be reported and announced.
 const BEHIND_MAX: usize = 60;
 
-/// Who the agent is for its controller.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Identity {
-    /// Of the controller's authority (PEM).
-    pub(super) authority: String,
-    /// Its own certificate and key (PEM).
-    pub(super) certificate: String,
-    pub(super) key: String,
-    /// Seconds since 1970 from which it asks for another certificate.
-    pub(super) renew_at: u64,
-}
-
 /// The directory; no other agent has it meanwhile.
 #[derive(Clone, Debug)]
 pub(super) struct State {
     dir: PathBuf,
-    _lock: Arc<File>,
+    lock: Arc<File>,
 }
 
 impl State {
@@ -42,7 +31,7 @@ impl State {
         match lock.try_lock() {
             Ok(()) => Ok(Self {
                 dir: dir.to_owned(),
-                _lock: Arc::new(lock),
+                lock: Arc::new(lock),
             }),
             Err(TryLockError::WouldBlock) => Err(RoleError::Refused(format!(
                 "{}: another agent is running with this directory",
@@ -50,6 +39,21 @@ impl State {
             ))),
             Err(TryLockError::Error(error)) => Err(error).at(path.display()),
         }
+    }
+
+    /// Whether the directory is gone, or another one is in its place.
+    pub(super) fn is_gone(&self) -> bool {
+        let here = self.lock.metadata();
+        let there = fs::metadata(self.dir.join("lock"));
+        match (here, there) {
+            (Ok(here), Ok(there)) => (here.dev(), here.ino()) != (there.dev(), there.ino()),
+            (_, Err(error)) => error.kind() == std::io::ErrorKind::NotFound,
+            (Err(_), _) => false,
+        }
+    }
+
+    pub(super) fn dir(&self) -> &Path {
+        &self.dir
     }
 
     fn read<T: for<'a> Deserialize<'a>>(&self, name: &str) -> Result<Option<T>> {
@@ -71,14 +75,6 @@ impl State {
         write_private(&path, &text).at_with(|| format!("{}: cannot write", path.display()))
     }
 
-    pub(super) fn identity(&self) -> Result<Option<Identity>> {
-        self.read("identity.json")
-    }
-
-    pub(super) fn keep_identity(&self, identity: &Identity) -> Result<()> {
-        self.write("identity.json", identity)
-    }
-
     /// What was assigned before, to go on with; without it the agent waits for its controller.
     pub(super) fn assignment(&self, tell: &Tell) -> Option<Assignment> {
         let read = self.read("assignment.json");
@@ -91,6 +87,13 @@ impl State {
     pub(super) fn keep_assignment(&self, assignment: &Assignment) -> Result<()> {
         self.write("assignment.json", assignment)
     }
+}
+
+/// Names of interfaces that are down, which are not captured.
+pub(super) fn down() -> Vec<String> {
+    let all = Device::all().unwrap_or_else(|_| Vec::new());
+    let down = all.into_iter().filter(|device| !device.is_up);
+    down.map(|device| device.name).collect()
 }
 
 /// All interfaces that could be captured.

@@ -1,25 +1,21 @@
 //! An agent's thread that asks its controller.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use strata_agent::{CpuUse, Enrol, ExportCount, Renew, Report};
-use strata_auth::authority::{Key, agent};
-use strata_control::agent_client::{AgentClient, AgentClientError, Interrupt};
+use strata_agent::{Assignment, CpuUse, ExportCount, Report};
+use strata_control::agent_client::{AgentClient, AgentClientError, Enrolment, Identity, Interrupt};
 use strata_control::client::Client;
 use strata_control::{CpuStatus, Status};
 use strata_role::{Notice, Result, RoleError, Tell, Waker};
-use strata_sandbox::read_secret;
-use strata_wire::{unix_ns, unix_seconds};
+use strata_wire::unix_ns;
 
 use super::Desk;
-use super::files::{Identity, State};
 use super::tally::{Counts, PROBLEM_CHARS_MAX};
-use crate::controller::TOKEN_DIGITS;
 
 /// After a failure, and after further ones twice as long each time, up to the most.
 const AGAIN: Duration = Duration::from_millis(500);
@@ -29,14 +25,14 @@ const BUSY: Duration = Duration::from_millis(100);
 /// The supervisor takes what was assigned within this time: it may be ending a recording.
 const TAKEN: Duration = Duration::from_secs(60);
 
-/// The last line of a certificate (RFC 7468, section 5.1).
-const LAST_LINE: &str = "-----END CERTIFICATE-----";
+/// An agent that has been refused for this long because another one has its certificate ends its recording: that one
+/// exports with the same identities. An agent that starts again is refused for less than that.
+const YIELD: Duration = Duration::from_secs(10);
 
 pub(super) struct Link {
-    pub(super) address: String,
-    pub(super) token_file: Option<PathBuf>,
-    pub(super) name: String,
-    pub(super) state: State,
+    pub(super) enrolment: Enrolment,
+    /// The number of this run, by which a copy of this agent is noticed.
+    pub(super) number: u64,
     pub(super) desk: Desk,
     pub(super) interrupt: Interrupt,
     /// Wakes this: the supervisor has taken something, or the agent ends.
@@ -54,38 +50,11 @@ fn refused(error: &impl std::fmt::Display) -> RoleError {
 impl Link {
     /// Starts to ask. A token that cannot be used is an error now, a controller that is away is not.
     pub(super) fn start(self) -> Result<JoinHandle<()>> {
-        let identity = self.state.identity()?;
-        if identity.is_none() {
-            self.token()?;
-        }
+        let identity = self.enrolment.begin()?;
         let thread = thread::Builder::new().name("strata-agent".into());
         thread
             .spawn(move || self.run(identity))
             .map_err(RoleError::Thread)
-    }
-
-    /// The token, and the certificate of the controller's authority.
-    fn token(&self) -> Result<(String, String)> {
-        let Some(path) = &self.token_file else {
-            return Err(RoleError::Refused(format!(
-                "this host is not enrolled at {}: copy enrol.token from the controller's directory, and \
-                 name it with --token-file",
-                self.address
-            )));
-        };
-        let text = read_secret(path).map_err(|error| refused(&error))?;
-        let whole = text.split_once('\n').filter(|(token, authority)| {
-            token.trim().len() == TOKEN_DIGITS && authority.trim_end().ends_with(LAST_LINE)
-        });
-        let usable = whole.filter(|(_, authority)| agent(authority, None).is_ok());
-        match usable {
-            Some((token, authority)) => Ok((token.trim().to_owned(), authority.to_owned())),
-            None => Err(RoleError::Refused(format!(
-                "{}: not a complete enrol.token of a controller (a line of {TOKEN_DIGITS} digits \
-                 and a certificate): copy it again",
-                path.display()
-            ))),
-        }
     }
 
     fn is_stopped(&self) -> bool {
@@ -112,16 +81,17 @@ impl Link {
         let mut client = None;
         let (mut wait, mut told) = (AGAIN, String::new());
         let mut was_connected = false;
+        let mut copied_since = None;
         while !self.is_stopped() {
             let (first, has_enrolled) = (!was_connected, identity.is_none());
-            match self.ask(&mut identity, &mut client, first) {
+            match self.ask(&mut identity, &mut client, first, &mut copied_since) {
                 // Something has changed before there was an answer.
                 Ok(()) if !client.as_ref().is_some_and(AgentClient::is_connected) => {}
                 Ok(()) => {
                     // It was printed when it was given a certificate.
                     if (first && !has_enrolled) || !told.is_empty() {
                         told.clear();
-                        (self.tell)(&connected(&self.address));
+                        (self.tell)(&connected(&self.enrolment.address));
                     }
                     was_connected = true;
                     wait = AGAIN;
@@ -129,9 +99,11 @@ impl Link {
                 Err(error) => {
                     let problem = error.chain();
                     if problem != told {
-                        (self.tell)(&Notice::warning(format!(
-                            "{problem}; the previous assignment stays in force"
-                        )));
+                        let then = match copied_since {
+                            Some(_) => "if that lasts, this agent captures nothing",
+                            None => "the previous assignment stays in force",
+                        };
+                        (self.tell)(&Notice::warning(format!("{problem}; {then}")));
                         told = problem;
                     }
                     client = None;
@@ -149,6 +121,7 @@ impl Link {
         identity: &mut Option<Identity>,
         client: &mut Option<AgentClient>,
         is_first: bool,
+        copied_since: &mut Option<Instant>,
     ) -> Result<()> {
         let known = match identity {
             Some(known) => known,
@@ -156,23 +129,13 @@ impl Link {
         };
         let asking = match client {
             Some(client) => client,
-            None => client.insert(self.client(known)?),
+            None => client.insert(self.enrolment.client(known)?),
         };
-        if unix_seconds() >= known.renew_at {
-            let key = Key::generate().map_err(|error| refused(&error))?;
-            let public_key = key.public().to_vec();
-            let renewed = asking
-                .renew(&Renew { public_key })
-                .map_err(|error| refused(&error))?;
-            known.certificate = renewed.certificate;
-            known.key = key.pem();
-            known.renew_at = renewed.renew_at;
-            self.state.keep_identity(known)?;
-            asking.show(config(known)?);
-        }
+        self.enrolment.renew(known, asking)?;
         let until = self.interrupt.follow();
         let mut report = self.desk.lock().report.clone();
         report.time_ns = unix_ns();
+        report.run = self.number;
         report.has = report.has.filter(|_| !is_first);
         self.add_counts(&mut report);
         self.add_problems(&mut report);
@@ -183,6 +146,19 @@ impl Link {
                 why,
                 ..
             }) => return Err(self.not_known(identity, &why)),
+            Err(AgentClientError::Refused {
+                is_copy: true, why, ..
+            }) => {
+                let since = copied_since.get_or_insert_with(Instant::now);
+                if since.elapsed() >= YIELD {
+                    self.desk.lock().inbox = Some(Assignment::default());
+                    self.supervisor.wake();
+                }
+                return Err(RoleError::Refused(format!(
+                    "controller {}: {why}",
+                    self.enrolment.address
+                )));
+            }
             // It has not noticed yet that a wait was interrupted.
             Err(AgentClientError::Refused { is_busy: true, .. }) => {
                 self.wait(BUSY);
@@ -190,6 +166,7 @@ impl Link {
             }
             Err(error) => return Err(refused(&error)),
         };
+        *copied_since = None;
         if let Some(assignment) = assigned {
             let stamp = assignment.stamp;
             self.desk.lock().inbox = Some(assignment);
@@ -235,46 +212,22 @@ impl Link {
     /// The controller does not know the certificate: it has forgotten this agent, or revoked it. With a
     /// token it may enrol again.
     fn not_known(&self, identity: &mut Option<Identity>, why: &str) -> RoleError {
-        if self.token().is_ok() && why.contains("enrol again") && !why.contains("revoked") {
+        let Enrolment { address, .. } = &self.enrolment;
+        if self.enrolment.may_enrol_again(why) {
             *identity = None;
         }
-        RoleError::Refused(format!("controller {} refuses: {why}", self.address))
+        RoleError::Refused(format!("controller {address} refuses: {why}"))
     }
 
     fn enrol(&self) -> Result<Identity> {
-        let (token, authority) = self.token()?;
-        let key = Key::generate().map_err(|error| refused(&error))?;
-        let config = agent(&authority, None).map_err(|error| refused(&error))?;
-        let mut client = AgentClient::new(&self.address, config)?;
-        let enrolled = client.enrol(&Enrol {
-            name: self.name.clone(),
-            token,
-            public_key: key.public().to_vec(),
-        });
-        let enrolled = enrolled.map_err(|error| refused(&error))?;
-        let identity = Identity {
-            authority,
-            certificate: enrolled.certificate,
-            key: key.pem(),
-            renew_at: enrolled.renew_at,
-        };
-        self.state.keep_identity(&identity)?;
-        (self.tell)(&connected(&self.address));
+        let identity = self.enrolment.enrol()?;
+        (self.tell)(&connected(&self.enrolment.address));
         Ok(identity)
-    }
-
-    fn client(&self, identity: &Identity) -> Result<AgentClient> {
-        Ok(AgentClient::new(&self.address, config(identity)?)?)
     }
 }
 
 fn connected(address: &str) -> Notice {
     Notice::info("controller", format!("controller {address}: connected"))
-}
-
-fn config(identity: &Identity) -> Result<Arc<rustls::ClientConfig>> {
-    let own = (identity.certificate.as_str(), identity.key.as_str());
-    agent(&identity.authority, Some(own)).map_err(|error| refused(&error))
 }
 
 /// The status of a recording; nothing without one.

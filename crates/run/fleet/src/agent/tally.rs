@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use strata_agent::ExportCount;
-use strata_control::Status;
+use strata_agent::{ExportCount, SESSIONS_MAX, SessionCount};
+use strata_control::{ExportedSession, Status};
 
 /// As much of a destination's problem as is reported.
 pub(super) const PROBLEM_CHARS_MAX: usize = 100;
@@ -16,6 +16,42 @@ pub(super) struct Counts {
     pub(super) dropped: u64,
 }
 
+/// Sessions of an interface that are reported, the latest.
+const LATEST: usize = 4;
+
+fn session(of: &ExportedSession) -> SessionCount {
+    SessionCount {
+        identity: of.identity,
+        session: of.session,
+        packets: of.packets,
+    }
+}
+
+/// The latest sessions of each interface, of those before and those of now.
+fn latest(before: Vec<SessionCount>, now: &[SessionCount]) -> Vec<SessionCount> {
+    let mut packets = BTreeMap::new();
+    let mut all = before;
+    all.extend(now);
+    for one in &all {
+        packets.insert((one.identity, one.session), one.packets);
+    }
+    let mut kept = Vec::new();
+    let mut of_interface = BTreeMap::new();
+    // From the latest on.
+    for one in all.into_iter().rev() {
+        let Some(packets) = packets.remove(&(one.identity, one.session)) else {
+            continue;
+        };
+        let number: &mut usize = of_interface.entry(one.identity).or_default();
+        *number += 1;
+        if *number <= LATEST && kept.len() < SESSIONS_MAX {
+            kept.push(SessionCount { packets, ..one });
+        }
+    }
+    kept.reverse();
+    kept
+}
+
 impl Counts {
     pub(super) fn of(status: &Status) -> Self {
         let exports = status.exports.iter().map(|to| ExportCount {
@@ -26,6 +62,7 @@ impl Counts {
             cut: to.cut,
             not_sent: to.not_sent,
             problem: to.problem.chars().take(PROBLEM_CHARS_MAX).collect(),
+            sessions: to.sessions.iter().map(session).collect(),
         });
         Self {
             exports: exports.collect(),
@@ -85,6 +122,7 @@ impl Tally {
                 to.unfit += before.unfit;
                 to.cut += before.cut;
                 to.not_sent += before.not_sent;
+                to.sessions = latest(before.sessions, &to.sessions);
             }
         }
         exports.extend(before.into_values());
@@ -110,6 +148,23 @@ mod tests {
             }],
             dropped: packets,
         }
+    }
+
+    /// Each recording has sessions of its own; the latest of each interface are kept.
+    #[test]
+    fn sessions_of_recordings_before_stay() {
+        let of = |list: &[(u32, u32, u64)]| -> Vec<SessionCount> {
+            let session = |&(identity, session, packets): &(u32, u32, u64)| SessionCount {
+                identity,
+                session,
+                packets,
+            };
+            list.iter().map(session).collect()
+        };
+        let before = of(&[(1, 10, 5), (2, 11, 7), (1, 12, 1), (1, 13, 1), (1, 14, 1)]);
+        let now = of(&[(1, 14, 9), (1, 15, 2)]);
+        let expected = of(&[(2, 11, 7), (1, 12, 1), (1, 13, 1), (1, 14, 9), (1, 15, 2)]);
+        assert_eq!(latest(before, &now), expected);
     }
 
     #[test]

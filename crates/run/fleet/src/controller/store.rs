@@ -7,7 +7,7 @@ use redb::{
     Database, DatabaseError, ReadableDatabase as _, ReadableTable as _, Table, TableDefinition,
     WriteTransaction,
 };
-use strata_agent::{AgentRecord, Change, SpentIdentity, Stored, Version};
+use strata_agent::{AgentRecord, Change, Event, SpentIdentity, Stored, Version};
 use strata_role::{Result, RoleError};
 
 /// Of the tables below.
@@ -22,6 +22,10 @@ const IDENTITIES: TableDefinition<'_, u32, (&str, &str)> = TableDefinition::new(
 const SPENT: TableDefinition<'_, u32, (u32, &str)> = TableDefinition::new("spent");
 /// Versions of the documents by number: since when, as JSON.
 const VERSIONS: TableDefinition<'_, u64, (u64, &str)> = TableDefinition::new("versions");
+/// By version: the one that undo returns to. Of versions that are not in this table, it is the one before.
+const RETURNS: TableDefinition<'_, u64, u64> = TableDefinition::new("returns");
+/// Events by number, as JSON.
+const EVENTS: TableDefinition<'_, u64, &str> = TableDefinition::new("events");
 
 /// The database, which no other process may use meanwhile.
 pub(super) struct Store(Database);
@@ -68,6 +72,8 @@ impl Store {
             write.open_table(IDENTITIES)?;
             write.open_table(SPENT)?;
             write.open_table(VERSIONS)?;
+            write.open_table(RETURNS)?;
+            write.open_table(EVENTS)?;
         }
         write.commit()?;
         Ok(known)
@@ -95,14 +101,24 @@ impl Store {
                 agent: agent.to_owned(),
             });
         }
+        let (returns, mut before) = (read.open_table(RETURNS)?, 0);
         for entry in read.open_table(VERSIONS)?.iter()? {
             let (number, entry) = entry?;
             let (since, documents) = entry.value();
+            let number = number.value();
+            let returns_to = returns.get(number)?.map_or(before, |to| to.value());
             stored.versions.push(Version {
-                number: number.value(),
+                number,
                 since,
                 documents: serde_json::from_str(documents)?,
+                returns_to,
             });
+            before = number;
+        }
+        for entry in read.open_table(EVENTS)?.iter()? {
+            let (number, event) = entry?;
+            let event: Event = serde_json::from_str(event.value())?;
+            stored.events.push((number.value(), event));
         }
         Ok(stored)
     }
@@ -151,9 +167,19 @@ fn save(write: &WriteTransaction, change: &Change) -> Done<()> {
             let text = serde_json::to_string(&version.documents)?;
             let mut versions = write.open_table(VERSIONS)?;
             versions.insert(version.number, (version.since, text.as_str()))?;
+            let mut returns = write.open_table(RETURNS)?;
+            returns.insert(version.number, version.returns_to)?;
         }
         Change::VersionGone(number) => {
             write.open_table(VERSIONS)?.remove(number)?;
+            write.open_table(RETURNS)?.remove(number)?;
+        }
+        Change::Event(number, event) => {
+            let text = serde_json::to_string(event)?;
+            write.open_table(EVENTS)?.insert(number, text.as_str())?;
+        }
+        Change::EventGone(number) => {
+            write.open_table(EVENTS)?.remove(number)?;
         }
     }
     Ok(())

@@ -13,7 +13,7 @@ use strata_sys::socket::{self, Message, send_many};
 use strata_wire::{exact, unix_seconds};
 
 use super::own::Own;
-use super::target::{ROOM_MAX, Target};
+use super::target::Target;
 
 /// Datagrams that leave in one system call, and as one message at most (`UDP_MAX_SEGMENTS`, linux/udp.h).
 const BURST: usize = 64;
@@ -82,13 +82,61 @@ struct End {
     is_announcement: bool,
 }
 
+/// Datagrams that leave by one socket.
+#[derive(Debug, Default)]
+struct Pending {
+    bytes: Vec<u8>,
+    /// Where datagrams end.
+    ends: Vec<End>,
+}
+
+impl Pending {
+    fn datagrams(&self, which: Range<usize>) -> &[u8] {
+        let start = which
+            .start
+            .checked_sub(1)
+            .map_or(0, |before| self.ends[before].at);
+        &self.bytes[start..self.ends[which.end - 1].at]
+    }
+
+    /// All datagrams from this one on, in runs that leave as one message each, of datagrams of at most `merged` bytes:
+    /// those of a run are as long as its first, but for the last one, which may be shorter.
+    fn runs(&self, first: usize, merged: usize) -> Vec<Range<usize>> {
+        let len = |at: usize| self.datagrams(at..at + 1).len();
+        let continues = |run: &Range<usize>, at: usize| {
+            len(run.end - 1) == len(run.start)
+                && len(at) <= len(run.start)
+                && len(run.start) <= merged
+                && self.datagrams(run.start..at + 1).len() <= MESSAGE_MAX
+        };
+        let mut runs: Vec<Range<usize>> = Vec::with_capacity(self.ends.len() - first);
+        for at in first..self.ends.len() {
+            match runs.last_mut() {
+                Some(run) if continues(run, at) => run.end = at + 1,
+                _ => runs.push(at..at + 1),
+            }
+        }
+        runs
+    }
+
+    fn message(&self, run: &Range<usize>) -> Message<'_> {
+        let first = self.datagrams(run.start..run.start + 1);
+        Message {
+            parts: [self.datagrams(run.clone()), &[]],
+            // A datagram is shorter than 65,536 bytes.
+            segment: (run.len() > 1).then(|| exact::<u16>(first.len())),
+        }
+    }
+}
+
 /// Datagrams for a destination.
 #[derive(Debug)]
 pub(super) struct Outbox {
     target: Target,
-    bytes: Vec<u8>,
-    /// Where datagrams end.
-    ends: Vec<End>,
+    /// By socket.
+    pending: Vec<Pending>,
+    /// Of all sockets: datagrams that wait, and their bytes.
+    waiting: (usize, usize),
     /// Whether runs of datagrams leave as one message, which the kernel or the network card cuts; not once it has
     /// refused that, until the path is another.
     merges: bool,
@@ -96,6 +144,8 @@ pub(super) struct Outbox {
     sealing: Option<Sealing>,
     /// Bytes of a datagram at most, before it is encrypted.
     pub(super) room: usize,
+    /// Bytes of a datagram that the path carries in one packet: longer ones are not merged.
+    carried: usize,
     pub(super) status: ExportStatus,
     /// A problem, until it is reported; whether one was, and is not over.
     problem: Option<io::Error>,
@@ -128,9 +178,10 @@ impl Outbox {
                 ..ExportStatus::default()
             },
             room: target.room(sealing.is_some()),
+            carried: target.carries(),
             sealing,
-            bytes: Vec::with_capacity(BURST_BYTES + ROOM_MAX),
-            ends: Vec::with_capacity(BURST),
+            pending: (0..target.ways()).map(|_| Pending::default()).collect(),
+            waiting: (0, 0),
             merges: true,
             is_cut_off: target.own().is_none(),
             target,
@@ -188,7 +239,8 @@ impl Outbox {
         }
         let room = self.target.room(self.sealing.is_some());
         let is_other = std::mem::replace(&mut self.room, room) != room;
-        self.merges |= is_other;
+        let carried = self.target.carries();
+        self.merges |= std::mem::replace(&mut self.carried, carried) != carried;
         is_other
     }
 
@@ -216,9 +268,9 @@ impl Outbox {
         }
     }
 
-    /// Counts datagrams from this one on as not sent, but for announcements: they have no packets.
-    fn not_sent(&mut self, first: usize) {
-        let lost = self.ends[first..].iter().filter(|end| !end.is_announcement);
+    /// Counts datagrams as not sent, but for announcements: they have no packets.
+    fn not_sent(&mut self, ends: &[End]) {
+        let lost = ends.iter().filter(|end| !end.is_announcement);
         self.status.not_sent += lost.count() as u64;
     }
 
@@ -233,89 +285,79 @@ impl Outbox {
     }
 
     fn add(&mut self, datagram: &[u8], is_announcement: bool) {
+        let bytes = &mut self.pending[0].bytes;
+        let before = bytes.len();
         let has_key = match &mut self.sealing {
-            Some(sealing) => sealing.seal(datagram, &mut self.bytes),
+            Some(sealing) => sealing.seal(datagram, bytes),
             None => {
-                self.bytes.extend_from_slice(datagram);
+                bytes.extend_from_slice(datagram);
                 true
             }
         };
+        let added = bytes.len() - before;
         match has_key {
-            true => self.end(is_announcement),
+            true => self.end(0, added, is_announcement),
             false => self.status.not_sent += u64::from(!is_announcement),
         }
     }
 
-    /// Adds a frame in VXLAN.
-    pub(super) fn put_frame(&mut self, header: &[u8], frame: &[u8]) {
-        self.bytes.extend_from_slice(header);
-        self.bytes.extend_from_slice(frame);
-        self.end(false);
+    /// Adds a frame in VXLAN, which leaves by one of the sockets.
+    pub(super) fn put_frame(&mut self, way: usize, header: &[u8], frame: &[u8]) {
+        let bytes = &mut self.pending[way].bytes;
+        bytes.extend_from_slice(header);
+        bytes.extend_from_slice(frame);
+        self.end(way, header.len() + frame.len(), false);
     }
 
-    fn end(&mut self, is_announcement: bool) {
-        self.ends.push(End {
-            at: self.bytes.len(),
+    /// How many sockets there are.
+    pub(super) fn ways(&self) -> usize {
+        self.pending.len()
+    }
+
+    fn end(&mut self, way: usize, added: usize, is_announcement: bool) {
+        let pending = &mut self.pending[way];
+        pending.ends.push(End {
+            at: pending.bytes.len(),
             is_announcement,
         });
-        if self.ends.len() >= BURST || self.bytes.len() >= BURST_BYTES {
+        let (datagrams, bytes) = &mut self.waiting;
+        *datagrams += 1;
+        *bytes += added;
+        // All of them together: those of one socket then come at most a burst before those of another.
+        if *datagrams >= BURST || *bytes >= BURST_BYTES {
             self.flush();
-        }
-    }
-
-    fn datagrams(&self, which: Range<usize>) -> &[u8] {
-        let start = which
-            .start
-            .checked_sub(1)
-            .map_or(0, |before| self.ends[before].at);
-        &self.bytes[start..self.ends[which.end - 1].at]
-    }
-
-    /// All datagrams from this one on, in runs that leave as one message each: those of a run are as long as its
-    /// first, but for the last one, which may be shorter.
-    fn runs(&self, first: usize) -> Vec<Range<usize>> {
-        let len = |at: usize| self.datagrams(at..at + 1).len();
-        let continues = |run: &Range<usize>, at: usize| {
-            len(run.end - 1) == len(run.start)
-                && len(at) <= len(run.start)
-                && self.datagrams(run.start..at + 1).len() <= MESSAGE_MAX
-        };
-        let mut runs: Vec<Range<usize>> = Vec::with_capacity(self.ends.len() - first);
-        for at in first..self.ends.len() {
-            match runs.last_mut() {
-                Some(run) if self.merges && continues(run, at) => run.end = at + 1,
-                _ => runs.push(at..at + 1),
-            }
-        }
-        runs
-    }
-
-    fn message(&self, run: &Range<usize>) -> Message<'_> {
-        let first = self.datagrams(run.start..run.start + 1);
-        Message {
-            parts: [self.datagrams(run.clone()), &[]],
-            // A datagram is shorter than 65,536 bytes.
-            segment: (run.len() > 1).then(|| exact::<u16>(first.len())),
         }
     }
 
     /// Sends what waits.
     pub(super) fn flush(&mut self) {
+        self.waiting = (0, 0);
+        for way in 0..self.pending.len() {
+            let mut pending = std::mem::take(&mut self.pending[way]);
+            self.send(way, &pending);
+            pending.bytes.clear();
+            pending.ends.clear();
+            self.pending[way] = pending;
+        }
+    }
+
+    fn send(&mut self, way: usize, pending: &Pending) {
+        let ends = &pending.ends;
         let (mut next, mut waits, mut refused) = (0, 0, 0);
-        while next < self.ends.len() {
-            let Some(socket) = self.target.socket() else {
-                self.not_sent(next);
+        while next < ends.len() {
+            let Some(socket) = self.target.socket(way) else {
+                self.not_sent(&ends[next..]);
                 break;
             };
-            let runs = self.runs(next);
-            let messages: Vec<Message<'_>> = runs.iter().map(|run| self.message(run)).collect();
+            let runs = pending.runs(next, if self.merges { self.carried } else { 0 });
+            let messages: Vec<Message<'_>> = runs.iter().map(|run| pending.message(run)).collect();
             let to = socket::Destination::Own;
             match send_many::<BURST>(socket, &to, &messages, true) {
                 Ok(sent) => {
                     let gone = next..runs[sent - 1].end;
-                    self.status.bytes += self.datagrams(gone.clone()).len() as u64;
+                    self.status.bytes += pending.datagrams(gone.clone()).len() as u64;
                     next = gone.end;
-                    let gone = &self.ends[gone];
+                    let gone = &ends[gone];
                     let announcements = gone.iter().filter(|end| end.is_announcement).count();
                     self.status.announcements += announcements as u64;
                     self.status.datagrams += (gone.len() - announcements) as u64;
@@ -340,19 +382,17 @@ impl Outbox {
                 Err(error)
                     if error.raw_os_error() == Some(rustix::io::Errno::MSGSIZE.raw_os_error()) =>
                 {
-                    self.status.not_sent += u64::from(!self.ends[next].is_announcement);
+                    self.status.not_sent += u64::from(!ends[next].is_announcement);
                     next += 1;
                 }
                 Err(error) => {
-                    self.not_sent(next);
-                    next = self.ends.len();
+                    self.not_sent(&ends[next..]);
+                    next = ends.len();
                     self.is_cut_off |= error.kind() != ErrorKind::WouldBlock;
                     self.refused(error);
                 }
             }
         }
-        self.bytes.clear();
-        self.ends.clear();
     }
 }
 
@@ -497,7 +537,7 @@ mod tests {
             match number % 3 {
                 0 => outbox.announce(&datagram),
                 1 => outbox.put(&datagram),
-                _ => outbox.put_frame(&datagram[..4], &datagram[4..]),
+                _ => outbox.put_frame(0, &datagram[..4], &datagram[4..]),
             }
             expected.push(datagram);
         }
@@ -518,7 +558,7 @@ mod tests {
             let mut outbox = outbox(&receiver);
             if is_refused {
                 // It cuts only what it makes checksums for (udp_send_skb).
-                let fd = outbox.target.socket().unwrap();
+                let fd = outbox.target.socket(0).unwrap();
                 socket::set_number(fd, libc::SOL_SOCKET, libc::SO_NO_CHECK, 1).unwrap();
             }
             let lens = (0..62).map(|at| if at == 40 { 30 } else { 700 });
@@ -526,8 +566,11 @@ mod tests {
             for datagram in &expected {
                 outbox.put(datagram);
             }
-            assert_eq!(outbox.runs(0), [0..41, 41..62]);
-            assert_eq!(outbox.runs(41).len(), 1);
+            let pending = &outbox.pending[0];
+            assert_eq!(pending.runs(0, 700), [0..41, 41..62]);
+            assert_eq!(pending.runs(41, 700).len(), 1);
+            // Longer than the path carries: they leave in fragments.
+            assert_eq!(pending.runs(0, 699).len(), 62);
             outbox.flush();
             let (arrived, messages) = received(&receiver, expected.len());
             assert!(arrived == expected);
@@ -546,8 +589,9 @@ mod tests {
         for len in [1, 9, 1472, 8952, 30_000] {
             for number in 0..200 {
                 outbox.put(&vec![number; len]);
-                for run in outbox.runs(0) {
-                    assert!(run.len() <= BURST && outbox.datagrams(run).len() <= MESSAGE_MAX);
+                let pending = &outbox.pending[0];
+                for run in pending.runs(0, MESSAGE_MAX) {
+                    assert!(run.len() <= BURST && pending.datagrams(run).len() <= MESSAGE_MAX);
                 }
             }
             outbox.flush();

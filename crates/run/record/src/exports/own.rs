@@ -1,22 +1,29 @@
 //! What an exporter sends must not be captured and exported again.
 
 use std::net::SocketAddr;
+use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use strata_capture::live::Device;
 use strata_filter::Filter;
 use strata_role::{Result, RoleError};
-use strata_wire::dissect::protocol;
+use strata_wire::dissect::protocol::{FRAGMENT, UDP};
 use strata_wire::ethernet::ethertype;
 use strata_wire::fields::{self, IpEnds};
 use strata_wire::{LinkType, ipv4};
 
-/// The two ends of a socket that exports.
+/// The two ends of the sockets that export to a destination.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Own {
+    /// Of the first socket; the others have the ports after it.
     pub(super) from: SocketAddr,
     pub(super) to: SocketAddr,
+    /// Sockets.
+    pub(super) sockets: u16,
+    /// Whether datagrams may leave in IP fragments. Only the first of a datagram has ports: all others of UDP between
+    /// the two hosts are taken for own.
+    pub(super) may_fragment: bool,
 }
 
 /// The ends of all sockets that export, for workers: while a recording runs, one may take the place of another.
@@ -65,31 +72,63 @@ const TAGS_MAX: usize = 2;
 impl Own {
     /// A test in tcpdump's language that what the socket sends fails.
     pub(super) fn test(&self) -> String {
-        let (from, to) = (self.from, self.to);
+        let (from, to) = (self.from.ip(), self.to.ip());
+        let ports = self.ports();
+        let later = match (self.may_fragment, self.to.is_ipv6()) {
+            (false, _) => "",
+            (true, false) => " or (udp and ip[6:2] & 0x1fff != 0)",
+            (true, true) => " or ip6[6] = 44",
+        };
         format!(
-            "not (udp and src host {} and src port {} and dst host {} and dst port {})",
-            from.ip(),
-            from.port(),
-            to.ip(),
-            to.port()
+            "not (src host {from} and dst host {to} and ((udp and src portrange {}-{} and dst port {}){later}))",
+            ports.start(),
+            ports.end(),
+            self.to.port()
         )
     }
 
-    /// Whether a packet is one that the socket has sent: by its outermost IP header, in a frame with up
+    /// The ports of the sockets.
+    fn ports(&self) -> RangeInclusive<u16> {
+        let first = self.from.port();
+        first..=first.saturating_add(self.sockets.saturating_sub(1))
+    }
+
+    /// Whether a packet is one that a socket has sent: by its outermost IP header, in a frame with up
     /// to two VLAN tags.
     pub(super) fn has_sent(&self, link: LinkType, data: &[u8]) -> bool {
-        let ends = network(link, data).and_then(|(kind, ip)| IpEnds::of(kind, ip));
-        ends.is_some_and(|ends| {
-            ends.protocol == protocol::UDP
-                && ends.source == self.from.ip()
-                && ends.destination == self.to.ip()
-                && ends.ports() == Some((self.from.port(), self.to.port()))
-        })
+        let Some((kind, ip)) = network(link, data) else {
+            return false;
+        };
+        let Some(ends) = IpEnds::of(kind, ip) else {
+            return false;
+        };
+        if ends.source != self.from.ip() || ends.destination != self.to.ip() {
+            return false;
+        }
+        if self.may_fragment && is_fragment(kind, ip, ends.protocol) {
+            return true;
+        }
+        let is_own = |(from, to)| self.ports().contains(&from) && to == self.to.port();
+        ends.protocol == UDP && ends.ports().is_some_and(is_own)
+    }
+}
+
+/// Whether this is a fragment of a UDP datagram that may lack ports: of IPv4 any but the first, of IPv6 each, whose ports
+/// are behind another header.
+fn is_fragment(kind: u16, ip: &[u8], protocol: u8) -> bool {
+    match kind {
+        ethertype::IPV6 => protocol == FRAGMENT,
+        _ => {
+            let offset = ip.get(fields::ipv4::FLAGS_OFFSET);
+            let offset = offset.and_then(|field| <[u8; 2]>::try_from(field).ok());
+            let is_later = offset.is_some_and(|field| u16::from_be_bytes(field) & 0x1fff != 0);
+            is_later && protocol == UDP
+        }
     }
 }
 
 /// The EtherType of the outermost network header, and what begins with that.
-fn network(link: LinkType, data: &[u8]) -> Option<(u16, &[u8])> {
+pub(super) fn network(link: LinkType, data: &[u8]) -> Option<(u16, &[u8])> {
     let at = match link {
         LinkType::ETHERNET => fields::ethernet::TYPE.start,
         LinkType::LINUX_SLL => fields::sll::TYPE.start,
@@ -181,15 +220,21 @@ mod tests {
         assert_eq!(all.all(), [first, first, other], "no more than two each");
     }
 
+    fn own(from: SocketAddr, to: SocketAddr) -> Own {
+        Own {
+            from,
+            to,
+            sockets: 1,
+            may_fragment: false,
+        }
+    }
+
     fn owns() -> Vec<Own> {
         [
             ("192.0.2.1:50000", "192.0.2.9:4740"),
             ("[2001:db8::1]:50001", "[2001:db8::9]:4789"),
         ]
-        .map(|(from, to)| Own {
-            from: from.parse().unwrap(),
-            to: to.parse().unwrap(),
-        })
+        .map(|(from, to)| own(from.parse().unwrap(), to.parse().unwrap()))
         .to_vec()
     }
 
@@ -204,11 +249,50 @@ mod tests {
                 }
             }
             assert!(own.has_sent(LinkType::RAW, &frame(&own, 0)[14..]));
-            let answer = Own {
-                from: own.to,
-                to: own.from,
-            };
+            let answer = self::own(own.to, own.from);
             assert!(!own.has_sent(LinkType::ETHERNET, &frame(&answer, 0)));
+        }
+    }
+
+    /// Of a datagram in fragments, only the first has ports, and in IPv6 none has them where filters look.
+    #[test]
+    fn fragments_between_the_two_hosts_are_own_where_there_are_any() {
+        for mut own in owns() {
+            own.may_fragment = true;
+            let is_v6 = own.to.is_ipv6();
+            let mut later = frame(&own, 0);
+            match is_v6 {
+                true => later[20] = 44,
+                false => later[21] = 185,
+            }
+            let program = parsed(vec![own.test()], None).unwrap();
+            let program = program.compile(LinkType::ETHERNET).unwrap();
+            assert!(own.has_sent(LinkType::ETHERNET, &later));
+            assert!(!program.matches(&later, 100));
+            let back = Own {
+                may_fragment: true,
+                ..self::own(own.to, own.from)
+            };
+            assert!(!back.has_sent(LinkType::ETHERNET, &later));
+            own.may_fragment = false;
+            let program = parsed(vec![own.test()], None).unwrap();
+            let program = program.compile(LinkType::ETHERNET).unwrap();
+            assert!(program.matches(&later, 100), "of others");
+        }
+    }
+
+    #[test]
+    fn sockets_have_ports_one_after_the_other() {
+        let mut own = owns()[0];
+        own.sockets = 8;
+        let program = parsed(vec![own.test()], None).unwrap();
+        let program = program.compile(LinkType::ETHERNET).unwrap();
+        for (more, is_own) in [(0, true), (7, true), (8, false)] {
+            let mut other = own;
+            other.from.set_port(own.from.port() + more);
+            let sent = frame(&other, 0);
+            assert_eq!(own.has_sent(LinkType::ETHERNET, &sent), is_own, "{more}");
+            assert_eq!(!program.matches(&sent, 100), is_own, "{more}");
         }
     }
 
@@ -272,10 +356,7 @@ mod tests {
                 let mut more = *own;
                 more.from.set_port(1);
                 assert_eq!(program.matches(&frame(&more, 0), 100), other, "{text:?}");
-                let back = Own {
-                    from: own.to,
-                    to: own.from,
-                };
+                let back = self::own(own.to, own.from);
                 assert_eq!(program.matches(&frame(&back, 0), 100), other, "{text:?}");
             }
         }

@@ -1,14 +1,14 @@
 //! The thread that exports: packets of an interface to a destination are a stream, numbered by itself.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::fs;
 use std::path::Path;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
-use strata_control::Controller;
 use strata_control::config::ExportPlan;
+use strata_control::{Controller, ExportedSession};
 use strata_exporter::{
     Announcement, Channel, Header, HeaderWriter, Label, Numbered, PacketWriter, Source, vxlan,
 };
@@ -22,6 +22,7 @@ use super::outbox::{News, Outbox};
 use super::own::OwnTraffic;
 use super::queue::{Chunk, Described, Entry, Spare, StreamKey};
 use super::target::Target;
+use super::ways::way;
 use crate::error::Result;
 
 /// Packets wait at most about this long for a datagram to become full.
@@ -32,6 +33,8 @@ const ANNOUNCE_EVERY: Duration = Duration::from_secs(1);
 const FIRST_TIMES: usize = 3;
 /// Streams at most, each of which takes some 60 KiB.
 const STREAMS_MAX: usize = 1024;
+/// Sessions that have ended and are still listed, of each destination.
+const ENDED_MAX: usize = 1024;
 /// The end of a stream is announced several times: one of them will arrive.
 const ENDS: usize = 8;
 
@@ -39,7 +42,7 @@ const ENDS: usize = 8;
 enum Writer {
     Headers(Box<HeaderWriter>),
     Packets(PacketWriter),
-    /// One by one, with this identity.
+    /// Ethernet frames one by one, with this identity.
     Vxlan(u32),
 }
 
@@ -79,6 +82,8 @@ pub(super) struct Streams {
     /// By the recording's numbers.
     interfaces: BTreeMap<u16, Known>,
     writers: BTreeMap<StreamKey, Writer>,
+    /// Sessions that have ended, by destination.
+    ended: Vec<VecDeque<ExportedSession>>,
     plan: ExportPlan,
     /// Put there when the configuration is read again.
     new_plan: NewPlan,
@@ -106,8 +111,10 @@ impl Streams {
             .into_iter()
             .map(|target| Outbox::new(target, waits, keys))
             .collect();
+        let outboxes = outboxes?;
         let mut streams = Self {
-            outboxes: outboxes?,
+            ended: vec![VecDeque::new(); outboxes.len()],
+            outboxes,
             new_plan,
             own,
             interfaces: BTreeMap::new(),
@@ -246,7 +253,41 @@ impl Streams {
         if let Some(last) = last.and_then(|known| self.announcement(known, true)) {
             self.tell_collectors(id, last, ENDS);
         }
+        for target in 0..self.outboxes.len() {
+            let session = self.session(target, id);
+            let ended = &mut self.ended[target];
+            ended.extend(session);
+            while ended.len() > ENDED_MAX {
+                ended.pop_front();
+            }
+        }
         self.writers.retain(|key, _| !of(key));
+    }
+
+    /// The session of an interface, as far as it was exported to this destination.
+    fn session(&self, target: usize, interface: u16) -> Option<ExportedSession> {
+        let known = self.interfaces.get(&interface)?;
+        let (header, packet) = self.numbered(target, interface);
+        let packets = header.packets + packet.packets;
+        let identity = known.identity.filter(|_| packets > 0)?;
+        Some(ExportedSession {
+            identity,
+            session: known.session,
+            packets,
+        })
+    }
+
+    /// What was sent of an interface to a destination: headers, and packets.
+    fn numbered(&self, target: usize, interface: u16) -> (Numbered, Numbered) {
+        let sent = |is_header| {
+            let writer = self.writers.get(&StreamKey {
+                target: exact::<u16>(target),
+                interface,
+                is_header,
+            });
+            writer.map_or(Numbered::default(), Writer::numbered)
+        };
+        (sent(true), sent(false))
     }
 
     fn lose(&mut self, key: StreamKey, packets: u64) {
@@ -288,7 +329,8 @@ impl Streams {
                 for Header { bytes, .. } in headers {
                     let frame = &bytes[..bytes.len().min(room)];
                     outbox.status.cut += u64::from(frame.len() < bytes.len());
-                    outbox.put_frame(&start, frame);
+                    let way = way(LinkType::ETHERNET, frame, outbox.ways());
+                    outbox.put_frame(way, &start, frame);
                 }
             }
         }
@@ -385,19 +427,15 @@ impl Streams {
     /// Each hears how much was sent to itself.
     fn tell_collectors(&mut self, interface: u16, mut announcement: Announcement, times: usize) {
         let identity = announcement.source.identity;
+        let targets = 0..self.outboxes.len();
+        let sent: Vec<_> = targets
+            .map(|target| self.numbered(target, interface))
+            .collect();
         for (target, outbox) in self.outboxes.iter_mut().enumerate() {
             if outbox.destination().channel != Channel::Udp || !outbox.has_key(identity) {
                 continue;
             }
-            let sent = |is_header| {
-                let writer = self.writers.get(&StreamKey {
-                    target: exact::<u16>(target),
-                    interface,
-                    is_header,
-                });
-                writer.map_or(Numbered::default(), Writer::numbered)
-            };
-            (announcement.headers, announcement.packets) = (sent(true), sent(false));
+            (announcement.headers, announcement.packets) = sent[target];
             let datagram = announcement.datagram();
             for _ in 0..times {
                 outbox.announce(&datagram);
@@ -467,7 +505,13 @@ impl Streams {
     }
 
     fn publish(&self) {
-        let status = self.outboxes.iter().map(|outbox| outbox.status.clone());
+        let status = self.outboxes.iter().enumerate().map(|(target, outbox)| {
+            let mut status = outbox.status.clone();
+            let now = self.interfaces.keys();
+            let now = now.filter_map(|interface| self.session(target, *interface));
+            status.sessions = self.ended[target].iter().copied().chain(now).collect();
+            status
+        });
         self.controller.set_exports(status.collect());
     }
 }

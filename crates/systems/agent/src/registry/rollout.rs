@@ -6,18 +6,24 @@ use super::{Agent, Registry};
 use crate::message::{AgentStatus, Report, Rollout, RolloutAgent};
 
 /// Nanoseconds per second.
-const SECOND: u64 = 1_000_000_000;
+pub(super) const SECOND: u64 = 1_000_000_000;
 /// An agent reports every few seconds; one that has not for this long is silent.
 const SILENT: u64 = 30 * SECOND;
 
+/// Whether a member reports.
+pub(super) fn state(is_revoked: bool, heard_ns: Option<u64>, now_ns: u64) -> &'static str {
+    match heard_ns {
+        _ if is_revoked => "revoked",
+        None => "never",
+        Some(heard) if now_ns.saturating_sub(heard) > SILENT => "silent",
+        Some(_) => "up",
+    }
+}
+
 impl Agent {
     fn state(&self, now_ns: u64) -> &'static str {
-        match &self.last {
-            _ if self.record.revoked => "revoked",
-            None => "never",
-            Some((_, heard)) if now_ns.saturating_sub(*heard) > SILENT => "silent",
-            Some(_) => "up",
-        }
+        let heard = self.last.as_ref().map(|(_, heard)| *heard);
+        state(self.record.revoked, heard, now_ns)
     }
 
     fn problem(&self) -> String {
@@ -39,6 +45,7 @@ impl Agent {
         AgentStatus {
             name: self.record.name.clone(),
             state: self.state(now_ns).to_owned(),
+            copies: self.runs.copies(now_ns),
             heard: heard.map(|heard| now_ns.saturating_sub(heard) / SECOND),
             skew_ms,
             problem: self.problem(),
@@ -60,10 +67,9 @@ impl Registry {
     /// All agents, by name, at this time (ns since 1970).
     #[must_use]
     pub fn agents(&self, now_ns: u64) -> Vec<AgentStatus> {
-        self.agents
-            .values()
-            .map(|agent| agent.status(now_ns))
-            .collect()
+        let agents = self.agents.values();
+        let agents = agents.filter(|agent| !agent.record.is_collector);
+        agents.map(|agent| agent.status(now_ns)).collect()
     }
 
     /// How far the version that holds is, at this time (ns since 1970).
@@ -73,7 +79,7 @@ impl Registry {
         let runs = |agent: &Agent| agent.last.as_ref().map_or(0, |(report, _)| report.runs);
         let mut others = Vec::new();
         let mut running: usize = 0;
-        for agent in self.agents.values() {
+        for agent in self.agents.values().filter(|one| !one.record.is_collector) {
             let state = agent.state(now_ns);
             if state == "up" && runs(agent) == version && agent.problem().is_empty() {
                 running = running.wrapping_add(1);
@@ -90,11 +96,16 @@ impl Registry {
                 why,
             });
         }
-        let before = self.versions.iter().rev().skip(1).rev();
+        let mut before: Vec<u64> = Vec::new();
+        let mut to = self.versions.last().map_or(0, |last| last.returns_to);
+        while let Some(earlier) = self.versions.iter().find(|one| one.number == to) {
+            before.insert(0, to);
+            to = earlier.returns_to;
+        }
         Rollout {
             version,
             since: self.versions.last().map_or(0, |version| version.since),
-            before: before.map(|version| version.number).collect(),
+            before,
             running,
             others,
         }

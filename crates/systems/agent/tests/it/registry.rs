@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use strata_agent::{
-    Assignment, Change, DocumentFile, IDENTITY_MAX, INTERFACES_MAX, Interface, Registry,
-    RegistryError, Report, SpentIdentity, Stored,
+    Assignment, Change, DocumentFile, EVENTS_MAX, Event, EventKind, IDENTITY_MAX, INTERFACES_MAX,
+    Interface, Registry, RegistryError, Report, SpentIdentity, Stored,
 };
 use strata_auth::keys::MasterKey;
 
@@ -41,7 +41,7 @@ fn report(names: &[&str]) -> Report {
 
 fn assigned(registry: &mut Registry, number: u8, names: &[&str]) -> Assignment {
     registry
-        .report(&[number; 32], report(names), NOW)
+        .report(&[number; 32], report(names), "10.0.0.1", NOW)
         .unwrap()
         .0
         .unwrap()
@@ -64,7 +64,11 @@ fn a_name_is_one_hosts_until_its_certificate_expires_or_it_is_forgotten() {
     let revoked = || RegistryError::Revoked("a".into());
     assert_eq!(registry.who(&[2; 32]), Err(revoked()));
     assert_eq!(registry.may_enrol("a", 1000), Err(revoked()));
-    assert!(registry.report(&[2; 32], report(&[]), NOW).is_err());
+    assert!(
+        registry
+            .report(&[2; 32], report(&[]), "10.0.0.1", NOW)
+            .is_err()
+    );
     registry.forget("a").unwrap();
     assert_eq!(registry.who(&[2; 32]), Err(RegistryError::Unknown));
     assert_eq!(registry.may_enrol("a", 0), Ok(()));
@@ -82,7 +86,9 @@ fn a_renewed_certificate_replaces_the_old_one_when_it_is_used() {
     assert!(registry.who(&[1; 32]).is_ok() && registry.who(&[2; 32]).is_ok());
     registry.renewed(&[1; 32], [3; 32], 300).unwrap();
     assert!(registry.who(&[2; 32]).is_err());
-    let (_, changes) = registry.report(&[3; 32], report(&[]), NOW).unwrap();
+    let (_, changes) = registry
+        .report(&[3; 32], report(&[]), "10.0.0.1", NOW)
+        .unwrap();
     assert!(matches!(&changes[..], [Change::Agent(record)] if record.certificates == [[3; 32]]));
     assert!(registry.who(&[1; 32]).is_err() && registry.who(&[3; 32]).is_ok());
 }
@@ -133,12 +139,16 @@ fn a_hostile_agent_takes_no_more_than_its_share() {
         .collect();
     let all: Vec<&str> = names.iter().map(String::as_str).collect();
     assert!(
-        registry.report(&[1; 32], report(&all), NOW).is_err(),
+        registry
+            .report(&[1; 32], report(&all), "10.0.0.1", NOW)
+            .is_err(),
         "too many interfaces"
     );
     for wrong in [&["eth0", "eth0"][..], &["a\nb"], &[&"x".repeat(65)]] {
         assert!(
-            registry.report(&[1; 32], report(wrong), NOW).is_err(),
+            registry
+                .report(&[1; 32], report(wrong), "10.0.0.1", NOW)
+                .is_err(),
             "{wrong:?}"
         );
     }
@@ -149,7 +159,9 @@ fn a_hostile_agent_takes_no_more_than_its_share() {
             .map(|number| format!("x{round}-{number}"))
             .collect();
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
-        let (_, changes) = registry.report(&[1; 32], report(&names), NOW).unwrap();
+        let (_, changes) = registry
+            .report(&[1; 32], report(&names), "10.0.0.1", NOW)
+            .unwrap();
         for change in changes {
             match change {
                 Change::Identity { identity, .. } => assert!(held.insert(identity)),
@@ -163,7 +175,7 @@ fn a_hostile_agent_takes_no_more_than_its_share() {
     labels.labels = (0..33)
         .map(|number| (number.to_string(), String::new()))
         .collect();
-    assert!(registry.report(&[1; 32], labels, NOW).is_err());
+    assert!(registry.report(&[1; 32], labels, "10.0.0.1", NOW).is_err());
 }
 
 #[test]
@@ -196,6 +208,85 @@ fn a_change_is_whole_and_can_be_undone() {
         assert_eq!(registry.rollout(NOW).before, before);
     }
     assert_eq!(apply(&mut registry, "tcp").unwrap().0.differences.len(), 0);
+    assert_eq!(registry.undo(7), Err(RegistryError::NothingBefore));
+}
+
+/// Undoing forgets nothing, not even over a restart, until there are too many versions.
+#[test]
+fn what_was_undone_stays_a_version() {
+    let (mut registry, mut stored) = (registry(&[]), Stored::default());
+    let mut all = Vec::new();
+    for matches in ["tcp", "udp", "icmp"] {
+        all.extend(registry.apply(&files(&policy(matches)), 5).unwrap().1);
+    }
+    all.extend(registry.undo(6).unwrap().1);
+    store(&mut stored, all);
+    let numbers: Vec<u64> = stored.versions.iter().map(|one| one.number).collect();
+    assert_eq!(numbers, [1, 2, 3, 4]);
+    let mut registry = Registry::new(stored, 1);
+    let (undone, _) = registry.undo(7).unwrap();
+    assert_eq!(undone.version, 5);
+    assert_eq!(registry.undo(8), Err(RegistryError::NothingBefore));
+    for number in 0..64_u64 {
+        let matches = format!("udp port {}", 1 + number);
+        registry.apply(&files(&policy(&matches)), 9).unwrap();
+    }
+    let before = registry.rollout(NOW).before;
+    assert_eq!((before.len(), before.last()), (31, Some(&68)));
+}
+
+#[test]
+fn the_latest_events_are_kept() {
+    let (mut registry, mut stored) = (registry(&[]), Stored::default());
+    let event = |number: usize| Event {
+        time: 1,
+        kind: EventKind::Revoke,
+        who: "uid 0".into(),
+        what: format!("agent {number}"),
+        why: String::new(),
+    };
+    for number in 0..EVENTS_MAX + 5 {
+        store(&mut stored, registry.note(event(number)));
+    }
+    assert_eq!(stored.events.len(), EVENTS_MAX);
+    let again = Registry::new(stored, 1);
+    for registry in [&registry, &again] {
+        assert_eq!(registry.events(usize::MAX).len(), EVENTS_MAX);
+        assert_eq!(
+            registry.events(2),
+            [event(EVENTS_MAX + 3), event(EVENTS_MAX + 4)]
+        );
+    }
+}
+
+/// Of two agents with one certificate, the second gets neither assignment nor keys while the first is there.
+#[test]
+fn a_copy_of_an_agent_gets_nothing() {
+    let mut registry = registry(&[("a", 1)]);
+    registry.use_key(Some(key(1)));
+    registry.apply(&files(&policy("tcp")), 0).unwrap();
+    let mut reported = |run: u64, from: &str, now: u64| {
+        let report = Report {
+            run,
+            ..report(&["eth0"])
+        };
+        let answer = registry.report(&[1; 32], report, from, now);
+        (
+            answer.map(|(found, _)| found.is_some()),
+            registry.agents(now)[0].copies.clone(),
+        )
+    };
+    assert_eq!(reported(7, "10.0.0.1", NOW), (Ok(true), vec![]));
+    let refused = RegistryError::Copy {
+        name: "a".into(),
+        other: "10.0.0.1".into(),
+        is_new: true,
+    };
+    let both = vec!["10.0.0.1".to_owned(), "10.0.0.2".to_owned()];
+    assert_eq!(reported(8, "10.0.0.2", NOW), (Err(refused), both.clone()));
+    assert_eq!(reported(7, "10.0.0.1", NOW), (Ok(true), both));
+    let later = NOW + 10_000_000_000;
+    assert_eq!(reported(8, "10.0.0.2", later), (Ok(true), vec![]));
 }
 
 #[test]
@@ -226,7 +317,7 @@ fn what_is_stored_is_all_there_is_to_know() {
     let mut report = report(&["eth0"]);
     report.has = Some(after.stamp);
     assert_eq!(
-        again.report(&[2; 32], report, NOW).unwrap(),
+        again.report(&[2; 32], report, "10.0.0.1", NOW).unwrap(),
         (None, Vec::new())
     );
 }
@@ -262,6 +353,8 @@ fn store(stored: &mut Stored, changes: Vec<Change>) {
             Change::Spent(spent) => stored.spent.push(spent),
             Change::Version(version) => stored.versions.push(version),
             Change::VersionGone(number) => stored.versions.retain(|one| one.number != number),
+            Change::Event(number, event) => stored.events.push((number, event)),
+            Change::EventGone(gone) => stored.events.retain(|(number, _)| *number != gone),
         }
     }
 }
@@ -280,7 +373,7 @@ fn an_identity_is_not_given_again_until_the_master_key_is_another() {
         let applied = registry.apply(&files(&policy("tcp")), 0).unwrap();
         store(&mut stored, applied.1);
         let report_of = |registry: &mut Registry, stored: &mut Stored, number: u8| {
-            let reported = registry.report(&[number; 32], report(&["eth0"]), NOW);
+            let reported = registry.report(&[number; 32], report(&["eth0"]), "10.0.0.1", NOW);
             let (assignment, changes) = reported.unwrap();
             store(stored, changes);
             assignment.unwrap()
@@ -330,7 +423,9 @@ fn a_number_that_the_documents_give_is_not_given_again_either() {
     assert_eq!(numbers(&assigned(&mut registry, 1, &["eth0"])), [7]);
     registry.forget("a").unwrap();
     registry.enrolled("a", [2; 32], 100, 10).unwrap();
-    let (nothing, _) = registry.report(&[2; 32], report(&["eth0"]), NOW).unwrap();
+    let (nothing, _) = registry
+        .report(&[2; 32], report(&["eth0"]), "10.0.0.1", NOW)
+        .unwrap();
     assert_eq!(nothing, None);
     let problem = &registry.agents(NOW)[0].problem;
     assert!(problem.contains("replace export.key"), "{problem}");
@@ -377,7 +472,7 @@ fn when_all_numbers_are_used_up_the_agent_says_what_to_do() {
         [IDENTITY_MAX]
     );
     let (nothing, _) = registry
-        .report(&[1; 32], report(&["eth0", "eth1"]), NOW)
+        .report(&[1; 32], report(&["eth0", "eth1"]), "10.0.0.1", NOW)
         .unwrap();
     assert_eq!(nothing, None);
     let problem = &registry.agents(NOW)[0].problem;
@@ -401,7 +496,7 @@ fn numbers_from_a_first_one_on_end_at_the_last() {
         [IDENTITY_MAX]
     );
     let (nothing, _) = registry
-        .report(&[1; 32], report(&["eth0", "eth1"]), NOW)
+        .report(&[1; 32], report(&["eth0", "eth1"]), "10.0.0.1", NOW)
         .unwrap();
     assert_eq!(nothing, None);
     let problem = &registry.agents(NOW)[0].problem;

@@ -87,6 +87,7 @@ impl Disk {
                 Change::Spent(one) => drop(self.spent.insert(one.identity, one)),
                 Change::Version(version) => drop(self.versions.insert(version.number, version)),
                 Change::VersionGone(number) => drop(self.versions.remove(&number)),
+                Change::Event(..) | Change::EventGone(_) => unreachable!("nothing is noted"),
             }
         }
     }
@@ -100,6 +101,7 @@ impl Disk {
                 .collect(),
             spent: self.spent.values().cloned().collect(),
             versions: self.versions.values().cloned().collect(),
+            events: Vec::new(),
         }
     }
 }
@@ -266,7 +268,9 @@ impl World {
                 let Some(registry) = &mut self.registry else {
                     return self.again(agent, SECOND);
                 };
-                let (_, changes) = registry.report(&certificate(agent), *report, now).unwrap();
+                let (_, changes) = registry
+                    .report(&certificate(agent), *report, "10.0.0.1", now)
+                    .unwrap();
                 self.disk.save(changes);
                 self.look_up(agent, connection, true);
             }

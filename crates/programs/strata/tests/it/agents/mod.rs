@@ -3,10 +3,12 @@
 
 mod bridge;
 mod churn;
+mod copies;
 mod extcap;
 mod reach;
 mod report;
 mod rings;
+mod sums;
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -37,6 +39,7 @@ fn enrol(name: &str, token: &str, key: &Key) -> Enrol {
         name: name.into(),
         token: token.into(),
         public_key: key.public().to_vec(),
+        is_collector: false,
     }
 }
 

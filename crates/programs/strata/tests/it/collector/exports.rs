@@ -27,10 +27,10 @@ fn capture() -> PathBuf {
 }
 
 /// A packet: time, length on the wire, its bytes.
-type Packet = (u64, u32, Vec<u8>);
+pub(super) type Packet = (u64, u32, Vec<u8>);
 
 /// Packets of [`capture`], and how long their headers are.
-fn packets() -> Vec<(Packet, usize)> {
+pub(super) fn packets() -> Vec<(Packet, usize)> {
     let mut input = Input::open(&[capture()], &InputOptions::default()).unwrap();
     let mut all = Vec::new();
     loop {
@@ -124,7 +124,7 @@ fn arrived(datagrams: &[Vec<u8>]) -> Arrived {
     all
 }
 
-fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+pub(super) fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     let started = Instant::now();
     while !is_so() {
         assert!(started.elapsed() < Duration::from_secs(60), "not {what}");
@@ -132,7 +132,7 @@ fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-fn configured(dir: &Path, to: &str, policies: &str) -> PathBuf {
+pub(super) fn configured(dir: &Path, to: &str, policies: &str) -> PathBuf {
     let path = dir.join("strata.toml");
     let text = format!(
         "default = 'drop'\n{policies}\n[export]\nidentity = 4711\nhost = 'web-1'\n\
@@ -299,62 +299,8 @@ fn a_recording_without_log_and_exports_is_refused() {
     );
 }
 
-/// The kernel's VXLAN device, of the interface's identity, gives out the packets as they were.
-#[test]
-fn a_kernel_decapsulates_what_is_exported_in_vxlan() {
-    if !may_use_kernel("a VXLAN device") {
-        return;
-    }
-    let namespace = Namespace::new("st-exp-vx");
-    namespace.ip("link set lo up");
-    namespace.ip("link add vx0 type vxlan id 4711 local 127.0.0.1 dstport 4789 nolearning");
-    namespace.ip("link set vx0 mtu 9000 up");
-    let mut device = namespace.enter(|| {
-        let device = pcap::Capture::from_device("vx0").unwrap();
-        // A slot of the ring for each packet, which has as many bytes as the longest.
-        let device = device
-            .immediate_mode(true)
-            .snaplen(16_384)
-            .buffer_size(16 << 20);
-        device.open().unwrap().setnonblock().unwrap()
-    });
-    let dir = tempfile::tempdir().unwrap();
-    let config = configured(
-        dir.path(),
-        "vxlan://127.0.0.1",
-        "[[policy]]\nmatch = 'tcp'\naction = 'payload -> here'\n",
-    );
-    let mut command = Command::new("ip");
-    command.args([
-        "netns",
-        "exec",
-        namespace.name(),
-        env!("CARGO_BIN_EXE_strata"),
-    ]);
-    command
-        .args(["record", "-r"])
-        .arg(capture())
-        .arg("-o")
-        .arg(dir.path().join("log"));
-    ok(command.arg("--config").arg(&config));
-    let is_tcp = |data: &[u8]| data[12..14] == [8, 0] && data[23] == 6;
-    let expected: Vec<Vec<u8>> = packets()
-        .into_iter()
-        .map(|((_, _, data), _)| data)
-        .filter(|data| is_tcp(data))
-        .collect();
-    let mut found = Vec::new();
-    until("everything decapsulated", || {
-        while let Ok(packet) = device.next_packet() {
-            found.push(packet.data.to_vec());
-        }
-        found.len() >= expected.len()
-    });
-    assert!(found == expected, "{} of {}", found.len(), expected.len());
-}
-
 /// A running recording.
-struct Running(Child);
+pub(super) struct Running(pub(super) Child);
 
 impl Drop for Running {
     fn drop(&mut self) {

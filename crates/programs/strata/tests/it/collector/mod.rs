@@ -4,6 +4,7 @@
 mod ends;
 mod exports;
 mod extcap;
+mod vxlan;
 
 use std::collections::HashSet;
 use std::fs::{OpenOptions, Permissions};

@@ -1,0 +1,130 @@
+//! `strata controller status`: what was exported, and what became of it.
+
+use std::io::Write;
+
+use anyhow::Result;
+use strata_agent::{CollectorState, DestinationSum, InterfaceSum};
+use strata_terminal::listing::{ColumnForm, Reader, listing};
+use strata_terminal::output::standard;
+use strata_terminal::text::count_of;
+use strata_wire::{Printable, PrintableJson, grouped};
+
+pub(super) fn show(sums: &[DestinationSum], json: bool) -> Result<()> {
+    let mut out = standard();
+    if json {
+        let sums = serde_json::to_string_pretty(&sums)?;
+        return Ok(writeln!(out, "{}", PrintableJson(&sums))?);
+    }
+    if sums.is_empty() {
+        writeln!(out, "no agent has exported anything yet")?;
+    }
+    for (number, sum) in sums.iter().enumerate() {
+        if number > 0 {
+            writeln!(out)?;
+        }
+        destination(&mut out, sum)?;
+    }
+    Ok(())
+}
+
+fn destination(out: &mut impl Write, to: &DestinationSum) -> Result<()> {
+    let name = Printable(&to.name);
+    match &to.collector {
+        Some(collector) => reported(out, &to.name, collector)?,
+        None if to.interfaces.is_empty() => {}
+        None => writeln!(
+            out,
+            "{name}: no collector of this name reports: start it with --controller and --name {name}"
+        )?,
+    }
+    if !to.interfaces.is_empty() {
+        write!(out, "{}", table(to))?;
+    }
+    if to.without_numbers > 0 {
+        let packets = count_of(to.without_numbers, "packet");
+        writeln!(
+            out,
+            "{name}: {packets} exported without numbers (VXLAN): no collector counts them"
+        )?;
+    }
+    let is_heard = to
+        .collector
+        .as_ref()
+        .is_some_and(|collector| collector.heard.is_some());
+    match (is_heard, to.interfaces.is_empty()) {
+        (true, false) if to.sum.missing == 0 => writeln!(
+            out,
+            "{name}: each exported packet was received, or is counted as lost, or as of before"
+        )?,
+        (true, false) => {
+            let missing = count_of(to.sum.missing, "packet");
+            writeln!(
+                out,
+                "{name}: the collector does not know of {missing}: sent since its last report, or in sessions that it \
+                 has not heard of, or at the end of one that was broken off"
+            )?;
+        }
+        _ => {}
+    }
+    Ok(())
+}
+
+fn reported(out: &mut impl Write, name: &str, collector: &CollectorState) -> Result<()> {
+    write!(out, "{}: collector {}", Printable(name), collector.state)?;
+    if let Some(seconds) = collector.heard {
+        write!(
+            out,
+            " at {}, heard {seconds} s ago",
+            Printable(&collector.from)
+        )?;
+    }
+    for (number, what) in [
+        (collector.not_accepted, "datagrams not accepted"),
+        (collector.not_written, "packets not written"),
+        (collector.socket_drops, "messages dropped by its socket"),
+        (collector.left_out, "sessions left out"),
+    ] {
+        if number > 0 {
+            write!(out, "; {} {what}", grouped(number))?;
+        }
+    }
+    Ok(writeln!(out)?)
+}
+
+fn table(to: &DestinationSum) -> String {
+    let columns = [
+        ColumnForm::words(0),
+        ColumnForm::numbers(8).apart(),
+        ColumnForm::numbers(8).apart(),
+        ColumnForm::numbers(8).apart(),
+        ColumnForm::numbers(4).apart(),
+        ColumnForm::numbers(6).apart(),
+        ColumnForm::numbers(7).apart(),
+    ];
+    let head = [
+        "  interface",
+        "identity",
+        "exported",
+        "received",
+        "lost",
+        "before",
+        "missing",
+    ];
+    let interfaces = to.interfaces.iter().map(|interface| {
+        let name = match interface.name.is_empty() {
+            true => "-".to_owned(),
+            false => Printable(&interface.name).to_string(),
+        };
+        row(&name, interface.identity.to_string(), interface)
+    });
+    let sum = (to.interfaces.len() > 1).then(|| row("sum", String::new(), &to.sum));
+    let rows = [head.map(str::to_owned)].into_iter();
+    listing(Reader::Program, columns, rows.chain(interfaces).chain(sum))
+}
+
+fn row(name: &str, identity: String, of: &InterfaceSum) -> [String; 7] {
+    let counts = [of.exported, of.received, of.lost, of.before, of.missing];
+    let [exported, received, lost, before, missing] = counts.map(grouped);
+    let name = format!("  {name}");
+    [name, identity, exported, received, lost, before, missing]
+}

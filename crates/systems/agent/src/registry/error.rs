@@ -1,0 +1,77 @@
+//! Why the controller refuses a request.
+
+use crate::document::DocumentError;
+use crate::limits::AGENTS_MAX;
+use crate::message::ReportError;
+
+/// Why a request is refused.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RegistryError {
+    /// No agent has that certificate.
+    #[error("this certificate belongs to no enrolled agent: enrol again")]
+    Unknown,
+    /// The agent is revoked.
+    #[error("agent {0} is revoked: `strata controller forget {0}` lets it enrol again")]
+    Revoked(String),
+    /// The name is in use.
+    #[error(
+        "an agent named {0} is enrolled: give this host another name (--name), or let it enrol again \
+         with `strata controller forget {0}`"
+    )]
+    Taken(String),
+    /// There are too many.
+    #[error("{AGENTS_MAX} agents are enrolled already, the maximum")]
+    Full,
+    /// There is no agent of that name.
+    #[error("there is no agent {0}: `strata controller agents` lists them")]
+    NoAgent(String),
+    /// A message is out of bounds.
+    #[error(transparent)]
+    Report(#[from] ReportError),
+    /// The files are wrong.
+    #[error(transparent)]
+    Document(#[from] DocumentError),
+    /// Two interfaces would have one identity.
+    #[error(
+        "identity {identity} belongs to {owner}, so {wanted} cannot have it: choose another \
+         number, or forget {owner}"
+    )]
+    Collision {
+        /// The number.
+        identity: u32,
+        /// Who has it.
+        owner: String,
+        /// Who should get it.
+        wanted: String,
+    },
+    /// Somebody else still has the key of an identity.
+    #[error(
+        "identity {identity} cannot go to {wanted}: its previous host still has the key: choose \
+         another number, or replace export.key"
+    )]
+    Spent {
+        /// The number.
+        identity: u32,
+        /// Who should get it.
+        wanted: String,
+    },
+    /// Another agent reports with the same certificate, and was there first.
+    #[error(
+        "an agent {name} already reports from {other}: this one has a copy of its directory. Each host needs its own: \
+         stop this agent, remove its directory (--state), and enrol it under its own name"
+    )]
+    Copy {
+        /// Its name.
+        name: String,
+        /// Where the other one is.
+        other: String,
+        /// Whether this was not known before.
+        is_new: bool,
+    },
+    /// A member of the fleet asks for what is not for it.
+    #[error("{0} is enrolled as {1}: enrol under another name for this")]
+    NotThat(String, &'static str),
+    /// There is no version before.
+    #[error("there is no version to return to")]
+    NothingBefore,
+}
