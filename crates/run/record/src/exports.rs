@@ -12,6 +12,7 @@
 mod dropped;
 mod outbox;
 pub(crate) mod own;
+mod pending;
 mod queue;
 mod streams;
 mod target;

@@ -297,18 +297,26 @@ impl Lanes for Avx2 {
         fn min_halves(self, a: U32, b: U32) -> U32 { two(a, b, |a, b| _mm256_min_epu16(a, b)) }
         fn max_halves(self, a: U32, b: U32) -> U32 { two(a, b, |a, b| _mm256_max_epu16(a, b)) }
         fn transpose(self, rows: [U32; GROUP]) -> [U32; GROUP] {
-            let mut columns = rows;
-            for (row, column) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
-                // Rows 8 * row on, words 8 * column on.
-                let mut part = [_mm256_setzero_si256(); 8];
-                for (n, part) in part.iter_mut().enumerate() {
-                    *part = rows[8 * row + n][column];
-                }
-                for (n, part) in transpose_8(part).into_iter().enumerate() {
-                    columns[8 * column + n][row] = part;
-                }
-            }
-            columns
+            // Without an array that is filled in: it would be cleared or copied first.
+            let [a, b, c, d, e, f, g, h, rest @ ..] = rows;
+            let [i, j, k, l, m, n, o, p] = rest;
+            let upper = |half: usize| {
+                transpose_8([
+                    a[half], b[half], c[half], d[half], e[half], f[half], g[half], h[half],
+                ])
+            };
+            let lower = |half: usize| {
+                transpose_8([
+                    i[half], j[half], k[half], l[half], m[half], n[half], o[half], p[half],
+                ])
+            };
+            let ([a, b, c, d, e, f, g, h], [i, j, k, l, m, n, o, p]) = (upper(0), lower(0));
+            let first = [[a, i], [b, j], [c, k], [d, l], [e, m], [f, n], [g, o], [h, p]];
+            let ([a, b, c, d, e, f, g, h], [i, j, k, l, m, n, o, p]) = (upper(1), lower(1));
+            let [q, r, s, t, u, v, w, x] = first;
+            [
+                q, r, s, t, u, v, w, x, [a, i], [b, j], [c, k], [d, l], [e, m], [f, n], [g, o], [h, p],
+            ]
         }
         fn low_bytes(self, values: [U32; 4]) -> [__m256i; 2] {
             let byte = [_mm256_set1_epi32(255); 2];

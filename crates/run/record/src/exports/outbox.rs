@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
-use std::ops::Range;
 use std::time::Duration;
 
 use strata_auth::keys::{SALT_LEN, SealKeys};
@@ -13,14 +12,13 @@ use strata_sys::socket::{self, Message, send_many};
 use strata_wire::{exact, unix_seconds};
 
 use super::own::Own;
+use super::pending::{End, Pending};
 use super::target::Target;
 
 /// Datagrams that leave in one system call, and as one message at most (`UDP_MAX_SEGMENTS`, linux/udp.h).
 const BURST: usize = 64;
 /// They leave before that once they have this number of bytes: about what one message may have.
 const BURST_BYTES: usize = 60_000;
-/// Bytes of a message: what IPv4 can say (RFC 791), less its header and UDP's.
-const MESSAGE_MAX: usize = 65_507;
 /// How often a full socket is waited for, 100 ms each, where that is allowed.
 const WAITS: u32 = 50;
 /// Seconds in a row without a problem until its end is reported: it may come and go.
@@ -71,61 +69,6 @@ impl Sealing {
         let sealer = self.sealers.entry(identity).or_insert(sealer);
         sealer.seal(exact(unix_seconds()), datagram, out);
         true
-    }
-}
-
-/// Where a datagram ends, and whether it is an announcement: collectors count those apart, since they have no
-/// numbers.
-#[derive(Clone, Copy, Debug)]
-struct End {
-    at: usize,
-    is_announcement: bool,
-}
-
-/// Datagrams that leave by one socket.
-#[derive(Debug, Default)]
-struct Pending {
-    bytes: Vec<u8>,
-    /// Where datagrams end.
-    ends: Vec<End>,
-}
-
-impl Pending {
-    fn datagrams(&self, which: Range<usize>) -> &[u8] {
-        let start = which
-            .start
-            .checked_sub(1)
-            .map_or(0, |before| self.ends[before].at);
-        &self.bytes[start..self.ends[which.end - 1].at]
-    }
-
-    /// All datagrams from this one on, in runs that leave as one message each, of datagrams of at most `merged` bytes:
-    /// those of a run are as long as its first, but for the last one, which may be shorter.
-    fn runs(&self, first: usize, merged: usize) -> Vec<Range<usize>> {
-        let len = |at: usize| self.datagrams(at..at + 1).len();
-        let continues = |run: &Range<usize>, at: usize| {
-            len(run.end - 1) == len(run.start)
-                && len(at) <= len(run.start)
-                && len(run.start) <= merged
-                && self.datagrams(run.start..at + 1).len() <= MESSAGE_MAX
-        };
-        let mut runs: Vec<Range<usize>> = Vec::with_capacity(self.ends.len() - first);
-        for at in first..self.ends.len() {
-            match runs.last_mut() {
-                Some(run) if continues(run, at) => run.end = at + 1,
-                _ => runs.push(at..at + 1),
-            }
-        }
-        runs
-    }
-
-    fn message(&self, run: &Range<usize>) -> Message<'_> {
-        let first = self.datagrams(run.start..run.start + 1);
-        Message {
-            parts: [self.datagrams(run.clone()), &[]],
-            // A datagram is shorter than 65,536 bytes.
-            segment: (run.len() > 1).then(|| exact::<u16>(first.len())),
-        }
     }
 }
 
@@ -413,6 +356,7 @@ mod tests {
     use strata_control::config::NamedDestination;
     use strata_sys::socket::{Received, Receiver};
 
+    use super::super::target::DATAGRAM_MAX;
     use super::*;
 
     /// An outbox that sends to this socket.
@@ -590,8 +534,8 @@ mod tests {
             for number in 0..200 {
                 outbox.put(&vec![number; len]);
                 let pending = &outbox.pending[0];
-                for run in pending.runs(0, MESSAGE_MAX) {
-                    assert!(run.len() <= BURST && pending.datagrams(run).len() <= MESSAGE_MAX);
+                for run in pending.runs(0, DATAGRAM_MAX) {
+                    assert!(run.len() <= BURST && pending.datagrams(run).len() <= DATAGRAM_MAX);
                 }
             }
             outbox.flush();

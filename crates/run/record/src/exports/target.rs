@@ -25,7 +25,7 @@ const VXLAN_SOCKETS: u16 = 8;
 const VXLAN_PORTS: RangeInclusive<u16> = 49_152..=65_535;
 const ATTEMPTS: usize = 64;
 /// Bytes of a UDP datagram at most: what IPv4 can say (RFC 791), less its header and UDP's.
-const DATAGRAM_MAX: usize = 65_507;
+pub(super) const DATAGRAM_MAX: usize = 65_507;
 
 /// Sockets that send to one address.
 #[derive(Debug)]

@@ -1,4 +1,4 @@
-//! What agents have exported is what collectors have received, or say that they have not: whoever was killed meanwhile.
+//! What agents have exported is what collectors have received, or say that they have not, even if each of them is killed meanwhile.
 
 use std::path::{Path, PathBuf};
 
@@ -83,7 +83,7 @@ fn closes(controller: &Controller, hosts: &[Namespace], sent: &mut u64) -> [u64;
 }
 
 #[test]
-fn sums_close_whoever_is_killed() {
+fn sums_close_after_each_is_killed() {
     if !may_use_kernel("agents in network namespaces") {
         return;
     }
