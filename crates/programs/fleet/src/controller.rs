@@ -23,6 +23,8 @@ use strata_wire::{Printable, PrintableJson, grouped};
 
 /// Default TCP port of a controller.
 pub(crate) const PORT: u16 = 4741;
+/// Default TCP port of its metrics.
+const METRICS_PORT: u16 = 9479;
 /// Bytes of all files of a directory.
 const BYTES_MAX: u64 = 16 << 20;
 
@@ -80,6 +82,11 @@ enum Command {
         /// Listen for agents on this address: TCP port 4741 or the one given.
         #[arg(long, value_name = "ADDR[:PORT]", default_value = "127.0.0.1:4741")]
         listen: String,
+
+        /// Serve metrics for Prometheus over HTTP at this address of this machine, path /metrics: TCP
+        /// port 9479 or the one given.
+        #[arg(long, value_name = "ADDR[:PORT]")]
+        metrics: Option<String>,
 
         /// Have agents encrypt the data that they send to collectors, with keys derived from the
         /// first line of export.key in the controller's directory; the file is created if missing.
@@ -208,6 +215,18 @@ impl Args {
     }
 }
 
+/// Where metrics are served: they name hosts and interfaces, and nothing protects them.
+fn metrics_at(text: &str) -> Result<String> {
+    let at = address("--metrics", text, METRICS_PORT)?;
+    match at.ip().is_loopback() {
+        true => Ok(at.to_string()),
+        false => Err(refuse(format!(
+            "--metrics {text}: other machines can reach this address, and metrics are served without \
+             authentication: use 127.0.0.1, and a proxy that authenticates"
+        ))),
+    }
+}
+
 impl StateArgs {
     fn client(&self) -> ControllerClient {
         ControllerClient::new(&self.state)
@@ -219,6 +238,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         Command::Run {
             state,
             listen,
+            metrics,
             encrypt,
             sandbox,
             ..
@@ -226,6 +246,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             let spec = ControllerSpec {
                 state: state.state.clone(),
                 listen: address("--listen", listen, PORT)?.to_string(),
+                metrics: metrics.as_deref().map(metrics_at).transpose()?,
                 encrypt: *encrypt,
                 sandboxed: sandbox.is_on(),
             };

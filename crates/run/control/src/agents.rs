@@ -7,6 +7,8 @@ use strata_agent::{
 use strata_auth::authority::Fingerprint;
 use tokio::sync::watch;
 
+use crate::metrics::Format;
+
 /// Why a controller refuses a request.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AgentsRefused {
@@ -95,6 +97,8 @@ pub trait AgentsService: Send + Sync + 'static {
     fn rollout(&self) -> Rollout;
     /// What was exported to each destination, and what its collector has received.
     fn sums(&self) -> Vec<DestinationSum>;
+    /// What is known of all of them, as metrics.
+    fn metrics(&self, format: Format) -> String;
     /// The latest events, at most this number, the latest last.
     fn events(&self, most: usize) -> Vec<Event>;
     /// Applies the files of a directory; or says only what that would change.

@@ -36,8 +36,8 @@ use crate::status::{PolicyStatus, Status};
 use connections::Limits;
 
 pub use crate::endpoint::{Admit, TcpEndpoint};
-pub use agents::serve_agents;
 pub(crate) use agents::{AgentRequest, ApplyRequest, UndoRequest};
+pub use agents::{serve_agents, serve_fleet_metrics};
 pub use connections::Connection;
 pub use listen::tcp as serve_tcp;
 
@@ -160,7 +160,7 @@ pub fn serve_routers(
             if let Some((listener, endpoint)) = tcp {
                 let limits = match endpoint.admit {
                     Admit::Agents => Limits::agents(),
-                    Admit::Token(_) | Admit::Certificate => Limits::tcp(),
+                    Admit::Token(_) | Admit::Certificate | Admit::Anyone => Limits::tcp(),
                 };
                 let app = guarded(remote, endpoint.admit);
                 tokio::spawn(listen::tcp_within(listener, app, endpoint.tls, limits));
@@ -191,7 +191,7 @@ fn guarded(app: Router, admit: Admit) -> Router {
         }
         Admit::Certificate => app.layer(middleware::from_fn(say_who_by_certificate)),
         // Each request says what it needs.
-        Admit::Agents => app,
+        Admit::Agents | Admit::Anyone => app,
     }
 }
 

@@ -24,4 +24,6 @@ pub enum Admit {
     Certificate,
     /// Agents: each request asks for a certificate that is an agent's, or for the token.
     Agents,
+    /// All: what is served is for anybody who can connect.
+    Anyone,
 }

@@ -10,8 +10,9 @@ use prometheus_client::registry::{Registry, Unit};
 
 use crate::controller::Controller;
 
+pub use samples::Sample;
 use samples::{
-    Moment, Sample, amount, classes, compaction, cpu, detail, drift, eve_flows, eve_lines, exports,
+    Moment, amount, classes, compaction, cpu, detail, drift, eve_flows, eve_lines, exports,
     flow_table, flows, hits, interfaces, kinds, label, lost, maybe, mode, one, real, receive,
     reports, resources, results, shadow,
 };
@@ -436,35 +437,42 @@ impl Collector for Moment {
 
 impl Metric {
     fn encode(&self, moment: &Moment, encoder: &mut DescriptorEncoder<'_>) -> std::fmt::Result {
+        let what = (self.name, self.help);
         match self.samples {
-            Counter(samples) => self.family(encoder, samples(moment), ConstCounter::new),
-            Sum(samples) => self.family(encoder, samples(moment), ConstCounter::new),
-            Gauge(samples) => self.family(encoder, samples(moment), ConstGauge::new),
+            Counter(samples) => family(encoder, what, samples(moment), ConstCounter::new),
+            Sum(samples) => family(encoder, what, samples(moment), ConstCounter::new),
+            Gauge(samples) => family(encoder, what, samples(moment), ConstGauge::new),
         }
     }
+}
 
-    fn family<V, M: EncodeMetric>(
-        &self,
-        encoder: &mut DescriptorEncoder<'_>,
-        samples: Vec<Sample<V>>,
-        metric: fn(V) -> M,
-    ) -> std::fmt::Result {
-        let samples = samples
-            .into_iter()
-            .map(|(labels, value)| (labels, metric(value)));
-        let mut samples = samples.peekable();
-        let Some((_, first)) = samples.peek() else {
-            return Ok(());
-        };
-        let none: Option<&Unit> = None;
-        let kind = first.metric_type();
-        let mut family = encoder.encode_descriptor(self.name, self.help, none, kind)?;
-        for (mut labels, metric) in samples.take(SAMPLES_MAX) {
-            for (_, value) in &mut labels {
-                *value = label(value);
-            }
-            metric.encode(family.encode_family(&labels)?)?;
+/// Writes a metric with this name and help text, unless it has no sample; of too many, the first ones. Values of labels
+/// may come from outside.
+///
+/// # Errors
+///
+/// Those of the page.
+pub fn family<V, M: EncodeMetric>(
+    encoder: &mut DescriptorEncoder<'_>,
+    (name, help): (&str, &str),
+    samples: Vec<Sample<V>>,
+    metric: fn(V) -> M,
+) -> std::fmt::Result {
+    let samples = samples
+        .into_iter()
+        .map(|(labels, value)| (labels, metric(value)));
+    let mut samples = samples.peekable();
+    let Some((_, first)) = samples.peek() else {
+        return Ok(());
+    };
+    let none: Option<&Unit> = None;
+    let kind = first.metric_type();
+    let mut family = encoder.encode_descriptor(name, help, none, kind)?;
+    for (mut labels, metric) in samples.take(SAMPLES_MAX) {
+        for (_, value) in &mut labels {
+            *value = label(value);
         }
-        Ok(())
+        metric.encode(family.encode_family(&labels)?)?;
     }
+    Ok(())
 }

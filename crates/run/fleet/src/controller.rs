@@ -8,6 +8,7 @@
 //! The directory has `state.redb`, `ca.crt` and `ca.key` (the authority of agents' certificates),
 //! `enrol.token` for hosts that are to become agents, and `control.sock` for administrators.
 
+mod metrics;
 mod store;
 
 use std::path::{Path, PathBuf};
@@ -25,15 +26,17 @@ use strata_auth::authority::{Authority, Fingerprint, Issued, write_private};
 use strata_auth::keys::MasterKey;
 use strata_control::agent_client::TOKEN_DIGITS;
 use strata_control::agents::{AgentsRefused, AgentsService, By};
-use strata_control::api::{Admit, Endpoints, TcpEndpoint, serve_agents};
+use strata_control::api::{Admit, Endpoints, TcpEndpoint, serve_agents, serve_fleet_metrics};
 use strata_control::client::CONTROLLER_SOCKET;
 use strata_control::config::read_keys;
+use strata_control::metrics::Format;
 use strata_control::watch;
 use strata_role::sandbox::{Reach, give_up, make_private_files, unconfined};
 use strata_role::{At as _, Notice, Result, RoleError, Tell, Waker, require, warn_if_shared};
 use strata_sandbox::{Owner, SocketFile, make_secret_dir, read_secret};
 use strata_wire::{unix_ns, unix_seconds};
 
+use metrics::Fleet;
 use store::Store;
 
 /// What a host needs to become an agent, in the directory.
@@ -50,6 +53,8 @@ pub struct ControllerSpec {
     pub state: PathBuf,
     /// Where agents reach it: address and port.
     pub listen: String,
+    /// Where to serve metrics over plain HTTP: address and port; nowhere by default.
+    pub metrics: Option<String>,
     /// Make keys for exports if they do not exist.
     pub encrypt: bool,
     /// Drop what is not needed once its directory is open.
@@ -337,6 +342,18 @@ impl AgentsService for Service {
         self.registry().rollout(unix_ns())
     }
 
+    fn metrics(&self, format: Format) -> String {
+        let registry = self.registry();
+        let now_ns = unix_ns();
+        let fleet = Fleet {
+            agents: registry.agents(now_ns),
+            destinations: registry.sums(now_ns),
+            version: registry.version(),
+        };
+        drop(registry);
+        metrics::page(fleet, format)
+    }
+
     fn sums(&self) -> Vec<DestinationSum> {
         self.registry().sums(unix_ns())
     }
@@ -515,6 +532,11 @@ pub fn run_controller(
     let warn = Arc::clone(tell);
     let warn = move |text| warn(&Notice::warning(text));
     let server = serve_agents(Arc::clone(&service) as _, endpoints, warn)?;
+    let warn = Arc::clone(tell);
+    let warn = move |text| warn(&Notice::warning(text));
+    let address = spec.metrics.as_deref();
+    let metrics = address.map(|at| serve_fleet_metrics(Arc::clone(&service) as _, at, warn));
+    let metrics = metrics.transpose()?;
     let token = spec.state.join(ENROL_TOKEN);
     let what = format!(
         "agents on TCP {}; hosts become agents with {}",
@@ -537,7 +559,7 @@ pub fn run_controller(
         }
     }
     let failed = failed();
-    drop(server);
+    drop((server, metrics));
     drop(service);
     let _ = storing.join();
     let db = spec.state.join("state.redb");

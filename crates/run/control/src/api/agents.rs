@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use axum::extract::{DefaultBodyLimit, Query, Request, State};
-use axum::http::StatusCode;
+use axum::http::{HeaderMap, StatusCode};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
@@ -21,7 +21,10 @@ use strata_auth::authority::Fingerprint;
 use tokio::time::timeout;
 
 use super::connections::Connection;
-use super::{Endpoints, ListenError, Server, Shown, Who, bounded, refused, serve_routers};
+use super::{
+    Admit, Endpoints, ListenError, Server, Shown, TcpEndpoint, Who, as_accepted, bounded, refused,
+    serve_routers,
+};
 use crate::agents::{AgentsRefused, AgentsService, By};
 
 /// Bytes of a request of somebody who has shown nothing yet.
@@ -52,6 +55,33 @@ pub fn serve_agents(
     let local = bounded(administration(Arc::clone(&service)), APPLY_BYTES);
     let remote = bounded(agents(service), REPORT_BYTES);
     serve_routers(local, remote, endpoints, warn, async {})
+}
+
+/// Serves a controller's metrics, and nothing else, over plain HTTP at this address, on a thread of its own.
+///
+/// # Errors
+///
+/// If it cannot listen there.
+pub fn serve_fleet_metrics(
+    service: Arc<dyn AgentsService>,
+    address: &str,
+    warn: impl FnOnce(String) + Send + 'static,
+) -> Result<Server, ListenError> {
+    let app = Router::new().route("/metrics", get(metrics_page));
+    let app = bounded(app.with_state(service), ENROL_BYTES);
+    let endpoints = Endpoints {
+        socket: None,
+        tcp: Some(TcpEndpoint {
+            address: address.to_owned(),
+            admit: Admit::Anyone,
+            tls: None,
+        }),
+    };
+    serve_routers(Router::new(), app, endpoints, warn, async {})
+}
+
+async fn metrics_page(State(service): Service, headers: HeaderMap) -> Response {
+    as_accepted(&headers, |format| service.metrics(format))
 }
 
 fn agents(service: Arc<dyn AgentsService>) -> Router {

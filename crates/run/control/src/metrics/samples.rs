@@ -21,7 +21,7 @@ pub(super) struct Moment {
 }
 
 /// One sample: labels and value.
-pub(super) type Sample<V> = (Vec<(&'static str, String)>, V);
+pub type Sample<V> = (Vec<(&'static str, String)>, V);
 
 pub(super) fn one<V>(value: V) -> Vec<Sample<V>> {
     vec![(Vec::new(), value)]

@@ -9,7 +9,7 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
 
 use super::status::{CollectorStatus, LinkStatus, ProcessStatus, RunStatus, TelemetryStatus};
-use strata_control::metrics::{Format, as_prometheus};
+use strata_control::metrics::{self, Format, as_prometheus};
 
 /// The page of what a collector or a translator has counted. What another version does not say is
 /// left out.
@@ -330,19 +330,9 @@ fn family<V, M: EncodeMetric>(
     Metric(name, help, samples): Metric<V>,
     metric: fn(V) -> M,
 ) -> std::fmt::Result {
-    let mut samples = samples
-        .into_iter()
-        .map(|(label, value)| (label, metric(value)))
-        .peekable();
-    let Some((_, first)) = samples.peek() else {
-        return Ok(());
-    };
-    let mut family = encoder.encode_descriptor(name, help, None, first.metric_type())?;
-    for (label, metric) in samples {
-        let labels: Vec<_> = label.into_iter().collect();
-        metric.encode(family.encode_family(&labels)?)?;
-    }
-    Ok(())
+    let samples = samples.into_iter();
+    let samples = samples.map(|(label, value)| (label.into_iter().collect(), value));
+    metrics::family(encoder, (name, help), samples.collect(), metric)
 }
 
 impl Collector for Status {

@@ -1,5 +1,7 @@
 //! What agents have exported is what collectors have received, or say that they have not, even if each of them is killed meanwhile.
 
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
@@ -7,7 +9,7 @@ use strata_testkit::{Namespace, may_use_kernel};
 
 use crate::common::agents::agent as start;
 use crate::common::agents::{Controller, Running, host, inject, middle, policies, until, within};
-use crate::common::program::{failed, ok, strata};
+use crate::common::program::{failed, ok, refused, strata};
 use crate::common::signal::signal;
 
 const ALL: &str = "[[policy]]\nname = 'all'\nmatch = 'udp'\naction = 'header -> here'\n";
@@ -180,4 +182,43 @@ fn a_collector_enrols_under_a_name_of_its_own() {
     ];
     let text = run(&named);
     assert!(text.contains("copy enrol.token"), "{text}");
+}
+
+/// What an HTTP server on this machine answers.
+fn page(port: u16) -> Option<String> {
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).ok()?;
+    let request = "GET /metrics HTTP/1.1\r\nHost: here\r\nConnection: close\r\n\r\n";
+    stream.write_all(request.as_bytes()).ok()?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).ok()?;
+    Some(answer)
+}
+
+#[test]
+fn a_controller_serves_metrics_on_its_machine_only() {
+    let dir = tempfile::tempdir().unwrap();
+    let port = super::free_port();
+    let run = |metrics: &str| {
+        let mut command = strata();
+        command.args(["controller", "run", "--listen", "127.0.0.1:0", "--state"]);
+        command
+            .arg(dir.path().join("state"))
+            .args(["--metrics", metrics]);
+        command
+    };
+    let text = refused(&mut run("192.0.2.1"));
+    assert!(text.contains("without authentication"), "{text}");
+    let running = Running(run(&format!("127.0.0.1:{port}")).spawn().unwrap());
+    let mut found = None;
+    until("a page of metrics", || {
+        found = page(port);
+        found.is_some()
+    });
+    let found = found.unwrap();
+    assert!(found.starts_with("HTTP/1.1 200"), "{found}");
+    assert!(
+        found.contains("\nstrata_fleet_policies_version 0.0\n"),
+        "{found}"
+    );
+    drop(running);
 }

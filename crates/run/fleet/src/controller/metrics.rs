@@ -1,0 +1,190 @@
+//! What a controller knows of its fleet, as metrics for Prometheus.
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, text};
+use prometheus_client::metrics::counter::ConstCounter;
+use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::registry::Registry;
+use strata_agent::{AgentStatus, DestinationSum, ExportCount};
+use strata_control::metrics::{Format, Sample, as_prometheus, family};
+
+/// What a page shows.
+#[derive(Debug)]
+pub(super) struct Fleet {
+    pub(super) agents: Vec<AgentStatus>,
+    pub(super) destinations: Vec<DestinationSum>,
+    /// Version of the policies that hold.
+    pub(super) version: u64,
+}
+
+/// The page.
+pub(super) fn page(fleet: Fleet, format: Format) -> String {
+    let mut registry = Registry::with_prefix("strata_fleet");
+    registry.register_collector(Box::new(fleet));
+    let mut page = String::new();
+    // Writing to a string does not fail.
+    let _ = text::encode(&mut page, &registry);
+    match format {
+        Format::OpenMetrics => page,
+        Format::Prometheus => as_prometheus(&page),
+    }
+}
+
+fn flag(is_so: bool) -> f64 {
+    f64::from(u8::from(is_so))
+}
+
+#[allow(clippy::cast_precision_loss, reason = "a metric is a float")]
+fn real(count: u64) -> f64 {
+    count as f64
+}
+
+impl Fleet {
+    /// Of agents that are not revoked.
+    fn agents<V>(&self, value: impl Fn(&AgentStatus) -> Option<V>) -> Vec<Sample<V>> {
+        let sample = |agent: &AgentStatus| {
+            let value = value(agent).filter(|_| agent.state != "revoked")?;
+            Some((vec![("agent", agent.name.clone())], value))
+        };
+        self.agents.iter().filter_map(sample).collect()
+    }
+
+    fn exports(&self, counts: fn(&ExportCount) -> Vec<(&'static str, u64)>) -> Vec<Sample<u64>> {
+        let mut samples = Vec::new();
+        for agent in &self.agents {
+            for to in &agent.exports {
+                for (result, count) in counts(to) {
+                    let of = [("agent", &agent.name), ("destination", &to.name)];
+                    let mut labels: Vec<_> = of.map(|(name, value)| (name, value.clone())).into();
+                    labels.push(("result", result.to_owned()));
+                    samples.push((labels, count));
+                }
+            }
+        }
+        samples
+    }
+
+    fn destinations<V>(
+        &self,
+        values: impl Fn(&DestinationSum) -> Vec<(Option<&'static str>, V)>,
+    ) -> Vec<Sample<V>> {
+        let mut samples = Vec::new();
+        for to in &self.destinations {
+            for (result, value) in values(to) {
+                let mut labels = vec![("destination", to.name.clone())];
+                labels.extend(result.map(|result| ("result", result.to_owned())));
+                samples.push((labels, value));
+            }
+        }
+        samples
+    }
+
+    fn gauges(&self) -> Vec<(&'static str, &'static str, Vec<Sample<f64>>)> {
+        let is_up = |agent: &AgentStatus| agent.state == "up";
+        vec![
+            (
+                "agent_up",
+                "Whether the agent reports (1), or not (0); none of revoked agents",
+                self.agents(|agent| Some(flag(is_up(agent)))),
+            ),
+            (
+                "agent_policies_behind",
+                "Whether the agent does not run the current version of the policies",
+                self.agents(|agent| Some(flag(agent.runs != self.version))),
+            ),
+            (
+                "agent_problem",
+                "Whether the agent, or one of its destinations, has a problem; `strata controller agents` says which",
+                self.agents(|agent| {
+                    let of_exports = agent.exports.iter().any(|to| !to.problem.is_empty());
+                    Some(flag(!agent.problem.is_empty() || of_exports))
+                }),
+            ),
+            (
+                "agent_copied",
+                "Whether two agents report with its certificate",
+                self.agents(|agent| Some(flag(!agent.copies.is_empty()))),
+            ),
+            (
+                "agent_clock_offset_seconds",
+                "Its clock minus the controller's, at its last report",
+                self.agents(|agent| {
+                    let ms = i32::try_from(agent.skew_ms.clamp(-1_000_000_000, 1_000_000_000));
+                    agent.heard?;
+                    Some(f64::from(ms.expect("it is clamped")) / 1000.0)
+                }),
+            ),
+            (
+                "agent_interfaces",
+                "Interfaces that the agent captures",
+                self.agents(|agent| Some(f64::from(agent.captures))),
+            ),
+            (
+                "policies_version",
+                "The current version of the policies",
+                vec![(Vec::new(), real(self.version))],
+            ),
+            (
+                "collector_up",
+                "Whether the collector of the destination reports",
+                self.destinations(|to| {
+                    let collector = to.collector.as_ref();
+                    let is_up = collector.map(|collector| flag(collector.state == "up"));
+                    is_up.map(|is_up| (None, is_up)).into_iter().collect()
+                }),
+            ),
+            (
+                "destination_packets",
+                "Packets of the sessions that are remembered, by whether the collector has received them",
+                self.destinations(|to| {
+                    let sum = &to.sum;
+                    vec![
+                        (Some("received"), real(sum.received)),
+                        (Some("lost"), real(sum.lost)),
+                        (Some("before"), real(sum.before)),
+                        (Some("missing"), real(sum.missing)),
+                    ]
+                }),
+            ),
+        ]
+    }
+
+    fn counters(&self) -> Vec<(&'static str, &'static str, Vec<Sample<u64>>)> {
+        vec![
+            (
+                "agent_dropped_packets",
+                "Packets that the kernel of the agent dropped because its rings were full",
+                self.agents(|agent| Some(agent.dropped)),
+            ),
+            (
+                "agent_exported_packets",
+                "Packets for a destination, by outcome",
+                self.exports(|to| {
+                    vec![
+                        ("exported", to.packets),
+                        ("lost", to.lost),
+                        ("unfit", to.unfit),
+                        ("cut", to.cut),
+                    ]
+                }),
+            ),
+            (
+                "agent_export_datagrams",
+                "Datagrams that were not sent",
+                self.exports(|to| vec![("not-sent", to.not_sent)]),
+            ),
+        ]
+    }
+}
+
+impl Collector for Fleet {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> std::fmt::Result {
+        for (name, help, samples) in self.counters() {
+            family(&mut encoder, (name, help), samples, ConstCounter::new)?;
+        }
+        for (name, help, samples) in self.gauges() {
+            family(&mut encoder, (name, help), samples, ConstGauge::new)?;
+        }
+        Ok(())
+    }
+}
