@@ -157,9 +157,9 @@ enum Command {
         #[command(subcommand)]
         command: RolloutCommand,
     },
-    /// Refuse an agent from now on, for example because its key was stolen.
+    /// Refuse an agent or a collector from now on, for example because its key was stolen.
     Revoke {
-        /// The agent's name.
+        /// The name of the agent or collector.
         name: String,
 
         #[command(flatten)]
@@ -168,9 +168,10 @@ enum Command {
         #[command(flatten)]
         state: StateArgs,
     },
-    /// Forget an agent and the identities of its interfaces; its host may enrol again.
+    /// Forget an agent, with the identities of its interfaces, or a collector; its host may enrol
+    /// again.
     Forget {
-        /// The agent's name.
+        /// The name of the agent or collector.
         name: String,
 
         #[command(flatten)]
@@ -293,7 +294,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             state.client().revoke(name, &reason.why)?;
             Ok(writeln!(
                 standard(),
-                "agent {name} is refused from now on; with a copy of enrol.token, its host can \
+                "{name} is refused from now on; with a copy of enrol.token, its host can \
                  enrol under another name: to prevent that, remove {} and restart the controller",
                 state.state.join(ENROL_TOKEN).display()
             )?)
@@ -304,7 +305,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             state,
         } => {
             state.client().forget(name, &reason.why)?;
-            Ok(writeln!(standard(), "agent {name} is forgotten")?)
+            Ok(writeln!(standard(), "{name} is forgotten")?)
         }
     }
 }

@@ -159,11 +159,11 @@ impl Collector {
             failed: None,
         };
         if self.spec.sandboxed {
-            let to = self.spec.report_to.iter();
+            let to = self.spec.report_to.as_ref();
+            let token = to.and_then(|to| to.token_file.as_ref());
             let reach = Reach {
-                again: self.spec.key_file.iter().cloned().collect(),
-                read: to.clone().filter_map(|to| to.token_file.clone()).collect(),
-                write: to.map(|to| to.state.clone()).collect(),
+                again: self.spec.key_file.iter().chain(token).cloned().collect(),
+                write: to.iter().map(|to| to.state.clone()).collect(),
                 ..Reach::default()
             };
             let owner = Owner::default();

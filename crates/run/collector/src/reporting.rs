@@ -92,6 +92,8 @@ impl Prepared {
         let (ending, ended) = channel();
         let work = Work {
             prepared: self,
+            number: getrandom::u64().map_err(std::io::Error::other)?,
+            was_refused: false,
             client: None,
             shared: Arc::clone(&shared),
             tell: Arc::clone(tell),
@@ -129,6 +131,9 @@ impl Reporting {
 
 struct Work {
     prepared: Prepared,
+    /// The number of this run, by which a copy of this collector is noticed.
+    number: u64,
+    was_refused: bool,
     client: Option<AgentClient>,
     shared: Arc<Shared>,
     tell: Tell,
@@ -143,7 +148,8 @@ impl Work {
         loop {
             let is_last = self.shared.is_last.load(Ordering::Acquire);
             let latest = self.shared.latest.lock();
-            let report = latest.unwrap_or_else(PoisonError::into_inner).clone();
+            let mut report = latest.unwrap_or_else(PoisonError::into_inner).clone();
+            (report.run, report.was_refused) = (self.number, self.was_refused);
             let wait = match self.send(&report) {
                 Ok(()) => {
                     if told.take().is_some() || !was_connected {
@@ -188,7 +194,19 @@ impl Work {
         };
         enrolment.renew(known, client)?;
         match client.collected(report) {
-            Ok(()) => Ok(()),
+            Ok(()) => {
+                self.was_refused = false;
+                Ok(())
+            }
+            Err(AgentClientError::Refused {
+                is_copy: true,
+                why,
+                address,
+                ..
+            }) => {
+                self.was_refused = true;
+                Err(RoleError::Refused(format!("controller {address}: {why}")))
+            }
             Err(AgentClientError::Refused {
                 is_stranger: true,
                 why,

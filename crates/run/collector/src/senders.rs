@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use strata_control::agent_client::{
-    CollectedSession, CollectorReport, SESSIONS_MAX as REPORTED_MAX,
+    CollectedSession, CollectorReport, NAME_BYTES_MAX, SESSIONS_MAX as REPORTED_MAX,
 };
 use strata_exporter::{Announcement, Datagram, Kind, SealError, Sequence};
 use strata_role::{Notice, Tell};
@@ -192,9 +192,10 @@ impl Senders {
                     self.has_told_collision = true;
                     (self.tell)(&Notice::warning(format!(
                         "identity {identity} is used by {sender} and by another address; the packets of \
-                         the two are kept apart here, but a VXLAN receiver would mix them. If these are \
-                         agents, the directory of one was copied (`strata controller agents` names both); \
-                         else give each host its own range of numbers (export.identity)"
+                         the two are kept apart here, but a VXLAN receiver would mix them. Unless one host \
+                         has changed its address: give each host its own range of numbers \
+                         (export.identity); if these are agents, see whether `strata controller agents` \
+                         names a copied directory"
                     )));
                 }
                 self.known.insert(key, Origin::new());
@@ -294,7 +295,18 @@ impl Senders {
                 .map(|session| session.collected(*identity, &name))
                 .collect()
         };
-        let mut sessions: Vec<CollectedSession> = known.into_iter().flat_map(of).collect();
+        let mut sessions: Vec<CollectedSession> = Vec::new();
+        let mut places = HashMap::new();
+        for session in known.into_iter().flat_map(of) {
+            let key = (session.identity, session.session);
+            match places.get(&key) {
+                Some(&place) => merge(&mut sessions[place], &session),
+                None => {
+                    places.insert(key, sessions.len());
+                    sessions.push(session);
+                }
+            }
+        }
         let left_out = sessions.len().saturating_sub(REPORTED_MAX) as u64;
         sessions.truncate(REPORTED_MAX);
         let not_accepted = [
@@ -307,6 +319,8 @@ impl Senders {
         ];
         CollectorReport {
             program: env!("CARGO_PKG_VERSION").to_owned(),
+            run: 0,
+            was_refused: false,
             sessions,
             not_accepted: not_accepted.iter().sum(),
             not_written: counts.not_written,
@@ -325,6 +339,28 @@ impl Senders {
     }
 }
 
+/// Adds what came of a session from another address, which its sender had before or has now. Its numbers went on: those
+/// of before the first datagram from there are, or are not, among those from here.
+fn merge(into: &mut CollectedSession, other: &CollectedSession) {
+    let known = into.accounted().max(other.accounted());
+    into.packets = into.packets.saturating_add(other.packets);
+    into.before = into.before.min(other.before);
+    let found = into.packets.saturating_add(into.before);
+    into.lost = known.saturating_sub(found);
+}
+
+/// As much of a name as a controller takes.
+fn shortened(name: &str) -> String {
+    let mut short = String::new();
+    for letter in name.chars().filter(|letter| !letter.is_control()) {
+        if short.len() + letter.len_utf8() > NAME_BYTES_MAX {
+            break;
+        }
+        short.push(letter);
+    }
+    short
+}
+
 impl Session {
     /// For the controller.
     fn collected(&self, identity: u32, name: &str) -> CollectedSession {
@@ -333,7 +369,7 @@ impl Session {
         CollectedSession {
             identity,
             session: self.number,
-            name: name.to_owned(),
+            name: shortened(name),
             packets: sums.packets,
             lost: sums.lost,
             before: sums.before,
@@ -444,5 +480,38 @@ fn shown(announcement: &Announcement) -> String {
     match interface.is_empty() {
         true => host.clone(),
         false => format!("{host}:{interface}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn session(packets: u64, lost: u64, before: u64) -> CollectedSession {
+        CollectedSession {
+            packets,
+            lost,
+            before,
+            ..CollectedSession::default()
+        }
+    }
+
+    /// Numbers 0 to 9 came from one address but for two, 15 to 29 from another but for one.
+    #[test]
+    fn a_sender_that_changes_its_address_is_counted_once() {
+        for (mut one, other) in [
+            (session(8, 2, 0), session(14, 1, 15)),
+            (session(14, 1, 15), session(8, 2, 0)),
+        ] {
+            merge(&mut one, &other);
+            assert_eq!(one, session(22, 8, 0));
+        }
+    }
+
+    #[test]
+    fn names_are_as_long_as_a_controller_takes() {
+        assert_eq!(shortened("web-1:tap0"), "web-1:tap0");
+        let long = shortened(&"ä".repeat(300));
+        assert!(long.len() <= NAME_BYTES_MAX && long.len() > NAME_BYTES_MAX - 2);
     }
 }

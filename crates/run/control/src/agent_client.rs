@@ -16,7 +16,7 @@ use rustls_pki_types::ServerName;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use strata_agent::{Assignment, Enrol, Enrolled, Renew, Report};
-pub use strata_agent::{CollectedSession, CollectorReport, SESSIONS_MAX};
+pub use strata_agent::{CollectedSession, CollectorReport, NAME_BYTES_MAX, SESSIONS_MAX};
 use strata_auth::authority::CONTROLLER;
 use tokio::net::TcpStream;
 use tokio::runtime::Runtime;

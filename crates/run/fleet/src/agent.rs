@@ -19,6 +19,7 @@ mod names;
 mod shared_time;
 mod tally;
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
@@ -248,6 +249,7 @@ pub fn run_agent(
             token_file,
         } => {
             let link = Link {
+                was_refused: Cell::new(false),
                 enrolment: Enrolment {
                     address,
                     token_file,

@@ -163,6 +163,12 @@ impl Service {
         Ok(answer)
     }
 
+    /// A member with its kind.
+    fn named(&self, name: &str) -> String {
+        let kind = self.registry().kind(name);
+        kind.map_or_else(|| name.to_owned(), |kind| format!("{name}, {kind}"))
+    }
+
     fn tell_event(&self, event: &Event) {
         let mut text = format!("{} by {}: {}", event.kind.name(), event.who, event.what);
         if !event.why.is_empty() {
@@ -190,7 +196,7 @@ impl Service {
             why: String::new(),
         };
         let what = format!(
-            "agent {name} reports from {other} and from {from}: its directory was copied; the second is refused"
+            "{name} reports from {other} and from {from}: its directory was copied; the second is refused"
         );
         let event = event(EventKind::Copy, &by, what);
         self.change(|registry| Ok(((), registry.note(event.clone()))))?;
@@ -237,7 +243,9 @@ impl AgentsService for Service {
             return Err(AgentsRefused::Stranger(what.to_owned()));
         }
         let seconds = unix_seconds();
-        let may = self.registry().may_enrol(&request.name, seconds);
+        let may = self
+            .registry()
+            .may_enrol_as(request.is_collector, &request.name, seconds);
         may.map_err(|error| refused(&error))?;
         let issued = self.issue(&request.name, &request.public_key)?;
         let by = By {
@@ -261,7 +269,7 @@ impl AgentsService for Service {
                 )?;
                 Ok(((), changes))
             },
-            |()| event(EventKind::Enrol, &by, format!("{kind} {}", request.name)),
+            |()| event(EventKind::Enrol, &by, format!("{}, {kind}", request.name)),
         )?;
         Ok(enrolled(issued))
     }
@@ -316,6 +324,9 @@ impl AgentsService for Service {
         from: &str,
     ) -> std::result::Result<(), AgentsRefused> {
         let taken = self.registry().collected(shown, report, from, unix_ns());
+        if let Err(error) = &taken {
+            self.note_copy(error, from)?;
+        }
         taken.map_err(|error| refused(&error))
     }
 
@@ -392,18 +403,20 @@ impl AgentsService for Service {
     }
 
     fn revoke(&self, name: &str, by: &By) -> std::result::Result<(), AgentsRefused> {
+        let what = self.named(name);
         self.act(
             |registry| Ok(((), registry.revoke(name)?)),
-            |()| event(EventKind::Revoke, by, format!("agent {name}")),
+            |()| event(EventKind::Revoke, by, what),
         )?;
         self.tell_agents();
         Ok(())
     }
 
     fn forget(&self, name: &str, by: &By) -> std::result::Result<(), AgentsRefused> {
+        let what = self.named(name);
         self.act(
             |registry| Ok(((), registry.forget(name)?)),
-            |()| event(EventKind::Forget, by, format!("agent {name}")),
+            |()| event(EventKind::Forget, by, what),
         )?;
         self.tell_agents();
         Ok(())

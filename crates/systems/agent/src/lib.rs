@@ -31,8 +31,8 @@ pub use limits::{AGENTS_MAX, IDENTITY_MAX, INTERFACES_MAX};
 pub use message::{
     AgentStatus, Applied, AssignedPolicy, Assignment, CollectedSession, CollectorReport,
     CollectorState, CpuUse, DestinationSum, Enrol, Enrolled, Event, EventKind, ExportCount,
-    Interface, InterfaceSum, Renew, Report, ReportError, Rollout, RolloutAgent, SESSIONS_MAX,
-    SessionCount, check_why,
+    Interface, InterfaceSum, NAME_BYTES_MAX, Renew, Report, ReportError, Rollout, RolloutAgent,
+    SESSIONS_MAX, SessionCount, check_why,
 };
 pub use pattern::matches;
 pub use registry::{

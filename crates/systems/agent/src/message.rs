@@ -6,8 +6,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::limits::INTERFACES_MAX;
 
-/// Bytes of a host's name.
-const NAME_BYTES_MAX: usize = 64;
+/// Bytes of a host's name, and of that of an interface with its host.
+pub const NAME_BYTES_MAX: usize = 64;
 /// Labels of an agent, and bytes of each part of one.
 const LABELS_MAX: usize = 32;
 const LABEL_BYTES_MAX: usize = 128;
@@ -18,7 +18,7 @@ const ALIAS_BYTES_MAX: usize = 256;
 /// Bytes of a problem that an agent reports.
 const PROBLEM_BYTES_MAX: usize = 2048;
 /// Destinations of an agent.
-const EXPORTS_MAX: usize = 64;
+pub(crate) const EXPORTS_MAX: usize = 64;
 
 /// The first request of an agent, with the token that the controller's administrator gave it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -145,6 +145,10 @@ impl CollectedSession {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CollectorReport {
+    /// A number of this run of the collector, as in [`Report`].
+    pub run: u64,
+    /// Whether this run was refused last, because another one had reported first.
+    pub was_refused: bool,
     /// Version of the program.
     pub program: String,
     /// Sessions, those that were heard of last.
@@ -159,7 +163,7 @@ pub struct CollectorReport {
     pub left_out: u64,
 }
 
-/// The most sessions in a report of a collector, and of an agent to one destination.
+/// The most sessions in a report of a collector, or of an agent.
 pub const SESSIONS_MAX: usize = 4096;
 
 /// The CPU time of an agent's recording, in thousandths of a core.
@@ -186,6 +190,9 @@ pub struct Report {
     /// that do not say it.
     #[serde(default)]
     pub run: u64,
+    /// Whether this run was refused last, because another one had reported first.
+    #[serde(default)]
+    pub was_refused: bool,
     /// Its clock, ns since 1970.
     pub time_ns: u64,
     /// Version of the program.
@@ -284,10 +291,11 @@ impl Report {
             text("cpu", &cpu.short, PROBLEM_BYTES_MAX)?;
         }
         count("exports", self.exports.len(), EXPORTS_MAX)?;
+        let sessions = self.exports.iter().map(|to| to.sessions.len()).sum();
+        count("sessions", sessions, SESSIONS_MAX)?;
         let mut exports = self.exports.iter();
         exports.try_for_each(|to| {
             text("export", &to.name, LABEL_BYTES_MAX)?;
-            count("sessions", to.sessions.len(), SESSIONS_MAX)?;
             text("problem", &to.problem, PROBLEM_BYTES_MAX)
         })
     }
@@ -299,7 +307,7 @@ impl CollectorReport {
         text("program", &self.program, NAME_BYTES_MAX)?;
         count("sessions", self.sessions.len(), SESSIONS_MAX)?;
         let mut sessions = self.sessions.iter();
-        sessions.try_for_each(|one| text("name", &one.name, ALIAS_BYTES_MAX))
+        sessions.try_for_each(|one| text("name", &one.name, NAME_BYTES_MAX))
     }
 }
 
@@ -396,6 +404,8 @@ pub struct CollectorState {
     pub heard: Option<u64>,
     /// The address that it reports from.
     pub from: String,
+    /// As of an agent.
+    pub copies: Vec<String>,
     /// Version of the program.
     pub program: String,
     /// Datagrams that it did not accept.
@@ -440,6 +450,10 @@ pub struct DestinationSum {
     pub sum: InterfaceSum,
     /// Packets exported to it without numbers, in VXLAN: no collector counts them.
     pub without_numbers: u64,
+    /// Agents that do not report: what they have exported since their last report is in no sum.
+    pub silent: Vec<String>,
+    /// Packets of sessions that only the collector has reported: of them, none can be missing.
+    pub of_others: u64,
 }
 
 /// What has changed at a controller, or was noticed there.

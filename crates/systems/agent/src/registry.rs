@@ -49,6 +49,20 @@ pub struct AgentRecord {
     pub is_collector: bool,
 }
 
+fn kind(is_collector: bool) -> &'static str {
+    if is_collector {
+        "a collector"
+    } else {
+        "an agent"
+    }
+}
+
+impl AgentRecord {
+    fn kind(&self) -> &'static str {
+        kind(self.is_collector)
+    }
+}
+
 /// An identity without an owner, but whose key a former owner may still have: until the master key is
 /// another, no other interface gets it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -226,21 +240,47 @@ impl Registry {
         self.versions.last().map_or(0, |version| version.number)
     }
 
-    /// Whether a host of this name, which has shown the token, may get a certificate at this time
+    /// Whether an agent of this name, which has shown the token, may get a certificate at this time
     /// (seconds since 1970).
     ///
     /// # Errors
     ///
     /// Why not.
     pub fn may_enrol(&self, name: &str, now: u64) -> Result<(), RegistryError> {
+        self.may_enrol_as(false, name, now)
+    }
+
+    /// Whether an agent, or a collector, may.
+    ///
+    /// # Errors
+    ///
+    /// Why not.
+    pub fn may_enrol_as(
+        &self,
+        is_collector: bool,
+        name: &str,
+        now: u64,
+    ) -> Result<(), RegistryError> {
         check_name(name)?;
-        match self.agents.get(name) {
-            Some(agent) if agent.record.revoked => Err(RegistryError::Revoked(name.to_owned())),
-            Some(agent) if agent.record.until > now => Err(RegistryError::Taken(name.to_owned())),
+        let known = self.agents.get(name).map(|agent| &agent.record);
+        match known {
+            Some(known) if known.is_collector != is_collector => Err(RegistryError::OtherKind {
+                name: name.to_owned(),
+                has: known.kind(),
+                wants: kind(is_collector),
+            }),
+            Some(known) if known.revoked => Err(RegistryError::Revoked(name.to_owned())),
+            Some(known) if known.until > now => Err(RegistryError::Taken(name.to_owned())),
             Some(_) => Ok(()),
             None if self.agents.len() >= AGENTS_MAX => Err(RegistryError::Full),
             None => Ok(()),
         }
+    }
+
+    /// What has this name: `an agent` or `a collector`.
+    #[must_use]
+    pub fn kind(&self, name: &str) -> Option<&'static str> {
+        self.agents.get(name).map(|agent| agent.record.kind())
     }
 
     /// An agent of this name has got a first certificate.
@@ -271,7 +311,7 @@ impl Registry {
         until: u64,
         now: u64,
     ) -> Result<Vec<Change>, RegistryError> {
-        self.may_enrol(name, now)?;
+        self.may_enrol_as(is_collector, name, now)?;
         if let Some(agent) = self.agents.get(name) {
             for old in &agent.record.certificates {
                 self.by_certificate.remove(old);
@@ -347,7 +387,11 @@ impl Registry {
         if agent.record.is_collector {
             return Err(RegistryError::NotThat(name, "a collector"));
         }
-        if let Reporter::Copy { other, is_new } = agent.runs.reported(report.run, from, now_ns) {
+        if let Reporter::Copy { other, is_new } =
+            agent
+                .runs
+                .reported((report.run, report.was_refused), from, now_ns)
+        {
             return Err(RegistryError::Copy {
                 name,
                 other,
@@ -364,8 +408,10 @@ impl Registry {
             }
             changes.push(Change::Agent(record.clone()));
         }
-        agent.sent.reported(&report.exports);
+        let identities = agent.identities.values().copied().collect();
+        let forgotten = agent.sent.reported(&report.exports, &identities, now_ns);
         agent.last = Some((report, now_ns));
+        self.forget_sessions(forgotten);
         let (assignment, more) = self.assignment(certificate)?;
         changes.extend(more);
         Ok((assignment, changes))

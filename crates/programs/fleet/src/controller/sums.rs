@@ -44,19 +44,49 @@ fn destination(out: &mut impl Write, to: &DestinationSum) -> Result<()> {
         let packets = count_of(to.without_numbers, "packet");
         writeln!(
             out,
-            "{name}: {packets} exported without numbers (VXLAN): no collector counts them"
+            "{name}: {packets} exported without numbers: by VXLAN, or by agents of an earlier version"
         )?;
     }
-    let is_heard = to
+    trust(out, to)
+}
+
+/// How far the sum can be trusted.
+fn trust(out: &mut impl Write, to: &DestinationSum) -> Result<()> {
+    let name = Printable(&to.name);
+    if !to.silent.is_empty() {
+        let silent = to.silent.join(", ");
+        writeln!(
+            out,
+            "{name}: what these agents have exported since their last report is in no sum: {}",
+            Printable(&silent)
+        )?;
+    }
+    if to.of_others > 0 {
+        let packets = count_of(to.of_others, "packet");
+        writeln!(
+            out,
+            "{name}: {packets} in sessions that no agent has reported since the controller started: none of \
+             these can be missing"
+        )?;
+    }
+    let state = to
         .collector
         .as_ref()
-        .is_some_and(|collector| collector.heard.is_some());
-    match (is_heard, to.interfaces.is_empty()) {
-        (true, false) if to.sum.missing == 0 => writeln!(
-            out,
-            "{name}: each exported packet was received, or is counted as lost, or as of before"
-        )?,
-        (true, false) => {
+        .map(|collector| collector.state.as_str());
+    let heard = to.collector.as_ref().and_then(|collector| collector.heard);
+    match (state, heard) {
+        _ if to.interfaces.is_empty() => {}
+        (Some("up"), _) if to.sum.missing == 0 && to.silent.is_empty() => {
+            let before = match to.sum.before {
+                0 => "",
+                _ => ", or is from before this run of the collector",
+            };
+            writeln!(
+                out,
+                "{name}: each exported packet was received, or is counted as lost{before}"
+            )?;
+        }
+        (_, Some(_)) if to.sum.missing > 0 => {
             let missing = count_of(to.sum.missing, "packet");
             writeln!(
                 out,
@@ -88,7 +118,15 @@ fn reported(out: &mut impl Write, name: &str, collector: &CollectorState) -> Res
             write!(out, "; {} {what}", grouped(number))?;
         }
     }
-    Ok(writeln!(out)?)
+    writeln!(out)?;
+    if let [first, second] = collector.copies.as_slice() {
+        let (first, second) = (Printable(first), Printable(second));
+        writeln!(
+            out,
+            "  two collectors report with its certificate, from {first} and from {second}: the second is refused"
+        )?;
+    }
+    Ok(())
 }
 
 fn table(to: &DestinationSum) -> String {

@@ -4,6 +4,7 @@ use std::io::{IsTerminal, Write, pipe, stderr, stdout};
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd};
 use std::path::{Path, PathBuf};
+use std::str::FromStr as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -14,6 +15,7 @@ use strata_collector::{Collector, CollectorOutcome, CollectorSpec, Outlet, Repor
 use strata_record::log_directory;
 use strata_role::Tell;
 use strata_role::sandbox::Reach;
+use strata_rules::DestinationName;
 use strata_sandbox::Owner;
 use strata_terminal::address::{address, host_port, networks};
 use strata_terminal::confined::SandboxArgs;
@@ -146,7 +148,9 @@ fn report_to(args: &Args) -> Result<Option<ReportTo>> {
     Ok(Some(ReportTo {
         address: host_port("--controller", controller, CONTROLLER_PORT)?,
         token_file: args.token_file.clone(),
-        name: name.clone(),
+        name: DestinationName::from_str(name)
+            .map_err(|error| refuse(format!("--name {name}: {error}")))?
+            .to_string(),
         state: args.state.clone(),
     }))
 }
@@ -221,8 +225,13 @@ fn recorded(
     }
     let state = args.controller.is_some().then(|| args.state.clone());
     args.sandbox.confine(&Reach {
-        read: args.model.iter().chain(&args.token_file).cloned().collect(),
-        again: args.key_file.iter().cloned().collect(),
+        read: args.model.iter().cloned().collect(),
+        again: args
+            .key_file
+            .iter()
+            .chain(&args.token_file)
+            .cloned()
+            .collect(),
         write: [log.to_owned()].into_iter().chain(state).collect(),
         ..Reach::default()
     })?;

@@ -33,6 +33,12 @@ pub struct Identity {
     key: String,
     /// Seconds since 1970 from which it asks for another certificate.
     renew_at: u64,
+    /// The name under which it enrolled; empty if that was not stored.
+    #[serde(default)]
+    name: String,
+    /// Whether it is a collector's.
+    #[serde(default)]
+    is_collector: bool,
 }
 
 /// Who enrols, and where.
@@ -76,8 +82,33 @@ impl Enrolment {
             Err(error) => return Err(error).at(path.display()),
         };
         let identity = serde_json::from_slice(&text).map_err(io::Error::from);
-        let identity = identity.at_with(|| format!("{}: damaged: remove it", path.display()))?;
+        let identity: Identity =
+            identity.at_with(|| format!("{}: damaged: remove it", path.display()))?;
+        self.check(&identity)?;
         Ok(Some(identity))
+    }
+
+    /// An agent may go on under its name if its host has another one now; a collector is that of one destination.
+    fn check(&self, identity: &Identity) -> Result<()> {
+        let kind = |is_collector| {
+            if is_collector {
+                "a collector"
+            } else {
+                "an agent"
+            }
+        };
+        let is_other = identity.is_collector != self.is_collector;
+        if is_other || (self.is_collector && identity.name != self.name) {
+            return Err(RoleError::Refused(format!(
+                "{}: enrolled as {}, {}: name another directory (--state) for {}, {}",
+                self.dir.display(),
+                identity.name,
+                kind(identity.is_collector),
+                self.name,
+                kind(self.is_collector),
+            )));
+        }
+        Ok(())
     }
 
     fn keep(&self, identity: &Identity) -> Result<()> {
@@ -132,6 +163,8 @@ impl Enrolment {
             certificate: enrolled.certificate,
             key: key.pem(),
             renew_at: enrolled.renew_at,
+            name: self.name.clone(),
+            is_collector: self.is_collector,
         };
         self.keep(&identity)?;
         Ok(identity)

@@ -29,8 +29,8 @@ use crate::agents::{AgentsRefused, AgentsService, By};
 
 /// Bytes of a request of somebody who has shown nothing yet.
 const ENROL_BYTES: usize = 4 << 10;
-/// Bytes of a report: of as many interfaces as an agent may have.
-const REPORT_BYTES: usize = 1 << 20;
+/// Bytes of a report: of as many interfaces and sessions as an agent or a collector may have.
+const REPORT_BYTES: usize = 2 << 20;
 /// Bytes of a directory: of as many policies as there may be.
 const APPLY_BYTES: usize = 32 << 20;
 /// Requests of an agent at the same time: one, and one that comes before the end of an interrupted one is noticed, or

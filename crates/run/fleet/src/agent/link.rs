@@ -1,5 +1,6 @@
 //! An agent's thread that asks its controller.
 
+use std::cell::Cell;
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
@@ -33,6 +34,8 @@ pub(super) struct Link {
     pub(super) enrolment: Enrolment,
     /// The number of this run, by which a copy of this agent is noticed.
     pub(super) number: u64,
+    /// Whether this run was refused last, because another one had reported first.
+    pub(super) was_refused: Cell<bool>,
     pub(super) desk: Desk,
     pub(super) interrupt: Interrupt,
     /// Wakes this: the supervisor has taken something, or the agent ends.
@@ -85,9 +88,9 @@ impl Link {
         while !self.is_stopped() {
             let (first, has_enrolled) = (!was_connected, identity.is_none());
             match self.ask(&mut identity, &mut client, first, &mut copied_since) {
-                // Something has changed before there was an answer.
-                Ok(()) if !client.as_ref().is_some_and(AgentClient::is_connected) => {}
-                Ok(()) => {
+                // Something has changed before there was an answer, or another request is still open.
+                Ok(false) => {}
+                Ok(true) => {
                     // It was printed when it was given a certificate.
                     if (first && !has_enrolled) || !told.is_empty() {
                         told.clear();
@@ -107,7 +110,11 @@ impl Link {
                         told = problem;
                     }
                     client = None;
-                    self.wait(wait);
+                    // The recording of a copy ends in time.
+                    let yields =
+                        copied_since.map(|since: Instant| YIELD.saturating_sub(since.elapsed()));
+                    let most = yields.filter(|left| !left.is_zero());
+                    self.wait(most.map_or(wait, |left| wait.min(left)));
                     wait = (wait * 2).min(AGAIN_MAX);
                 }
             }
@@ -122,7 +129,9 @@ impl Link {
         client: &mut Option<AgentClient>,
         is_first: bool,
         copied_since: &mut Option<Instant>,
-    ) -> Result<()> {
+    ) -> Result<bool> {
+        // Until this run is refused again.
+        let refused_since = copied_since.take();
         let known = match identity {
             Some(known) => known,
             None => identity.insert(self.enrol()?),
@@ -136,6 +145,7 @@ impl Link {
         let mut report = self.desk.lock().report.clone();
         report.time_ns = unix_ns();
         report.run = self.number;
+        report.was_refused = self.was_refused.get();
         report.has = report.has.filter(|_| !is_first);
         self.add_counts(&mut report);
         self.add_problems(&mut report);
@@ -149,7 +159,9 @@ impl Link {
             Err(AgentClientError::Refused {
                 is_copy: true, why, ..
             }) => {
-                let since = copied_since.get_or_insert_with(Instant::now);
+                self.was_refused.set(true);
+                let since = refused_since.unwrap_or_else(Instant::now);
+                *copied_since = Some(since);
                 if since.elapsed() >= YIELD {
                     self.desk.lock().inbox = Some(Assignment::default());
                     self.supervisor.wake();
@@ -161,19 +173,24 @@ impl Link {
             }
             // It has not noticed yet that a wait was interrupted.
             Err(AgentClientError::Refused { is_busy: true, .. }) => {
+                *copied_since = refused_since;
                 self.wait(BUSY);
-                return Ok(());
+                return Ok(false);
             }
             Err(error) => return Err(refused(&error)),
         };
-        *copied_since = None;
+        if !asking.is_connected() {
+            *copied_since = refused_since;
+            return Ok(false);
+        }
+        self.was_refused.set(false);
         if let Some(assignment) = assigned {
             let stamp = assignment.stamp;
             self.desk.lock().inbox = Some(assignment);
             self.supervisor.wake();
             self.wait_until(TAKEN, || self.desk.lock().report.has == Some(stamp));
         }
-        Ok(())
+        Ok(true)
     }
 
     /// Adds what this agent's recordings have counted.

@@ -126,6 +126,11 @@ impl Tally {
             }
         }
         exports.extend(before.into_values());
+        let most = SESSIONS_MAX / exports.len().max(1);
+        for to in &mut exports {
+            let more = to.sessions.len().saturating_sub(most);
+            to.sessions.drain(..more);
+        }
         Counts {
             exports,
             dropped: self.dropped + self.running.dropped,

@@ -1,5 +1,6 @@
-//! Which of a destination's sockets a frame leaves by: all frames of a flow, of both its directions, by the same one,
-//! so that routers and network cards spread flows by the source port and keep each in order (RFC 7348, section 5).
+//! Which of a destination's sockets a frame leaves by: all frames of a connection, of both its directions, by the same
+//! one, so that routers and network cards spread connections by the source port and keep each in order (RFC 7348,
+//! section 5). Captured fragments of a pair of hosts have one of their own.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 

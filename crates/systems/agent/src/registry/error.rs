@@ -19,11 +19,26 @@ pub enum RegistryError {
          with `strata controller forget {0}`"
     )]
     Taken(String),
+    /// The name is in use, by a member of another kind.
+    #[error(
+        "the name {name} is that of {has}, and {wants} cannot have it: a collector has the name of its destination, an \
+         agent any other"
+    )]
+    OtherKind {
+        /// The name.
+        name: String,
+        /// What has it.
+        has: &'static str,
+        /// What wants it.
+        wants: &'static str,
+    },
     /// There are too many.
     #[error("{AGENTS_MAX} agents are enrolled already, the maximum")]
     Full,
     /// There is no agent of that name.
-    #[error("there is no agent {0}: `strata controller agents` lists them")]
+    #[error(
+        "there is no agent or collector {0}: `strata controller agents` and `strata controller status` list them"
+    )]
     NoAgent(String),
     /// A message is out of bounds.
     #[error(transparent)]
@@ -57,8 +72,8 @@ pub enum RegistryError {
     },
     /// Another agent reports with the same certificate, and was there first.
     #[error(
-        "an agent {name} already reports from {other}: this one has a copy of its directory. Each host needs its own: \
-         stop this agent, remove its directory (--state), and enrol it under its own name"
+        "{name} already reports from {other}: the directory here is a copy of the one there, or the other way round. Each \
+         host needs its own: where it is the copy, stop the program, remove the directory (--state), and enrol again"
     )]
     Copy {
         /// Its name.

@@ -21,7 +21,7 @@ pub(super) fn state(is_revoked: bool, heard_ns: Option<u64>, now_ns: u64) -> &'s
 }
 
 impl Agent {
-    fn state(&self, now_ns: u64) -> &'static str {
+    pub(super) fn state(&self, now_ns: u64) -> &'static str {
         let heard = self.last.as_ref().map(|(_, heard)| *heard);
         state(self.record.revoked, heard, now_ns)
     }

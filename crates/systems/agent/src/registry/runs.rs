@@ -9,12 +9,15 @@ use std::collections::VecDeque;
 
 use super::rollout::SECOND;
 
-/// An agent reports at least every 5 s.
+/// An agent reports every 5 s, if it is not starting a recording.
 const GONE: u64 = 7 * SECOND;
 /// A copy that was not heard of for this long is no longer shown.
 const SHOWN: u64 = 60 * SECOND;
 /// Copies are noted at most once in this time: an agent may send any number.
-const NOTED: u64 = 60 * SECOND;
+const NOTED: u64 = 3600 * SECOND;
+/// After a start of the controller, which remembers no runs, one that was refused before gets the place only after this
+/// time: the first one, if it is still there, reports earlier.
+const GRACE: u64 = 60 * SECOND;
 /// Runs that are remembered after others have taken their place.
 const EARLIER_MAX: usize = 8;
 
@@ -39,6 +42,10 @@ pub(super) struct Runs {
     earlier: VecDeque<u64>,
     /// One that reports at the same time.
     copy: Option<Run>,
+    /// Whether that was noted.
+    is_noted: bool,
+    /// When a run that was refused before first asked for an empty place.
+    asked_ns: Option<u64>,
     /// When one was last noted: ns since 1970.
     noted_ns: Option<u64>,
 }
@@ -58,8 +65,13 @@ pub(super) enum Reporter {
 }
 
 impl Runs {
-    /// A run reports.
-    pub(super) fn reported(&mut self, number: u64, from: &str, now_ns: u64) -> Reporter {
+    /// A run reports, which was refused before or not.
+    pub(super) fn reported(
+        &mut self,
+        (number, was_refused): (u64, bool),
+        from: &str,
+        now_ns: u64,
+    ) -> Reporter {
         let run = Run {
             number,
             from: from.to_owned(),
@@ -67,6 +79,13 @@ impl Runs {
             has_left: false,
         };
         let Some(own) = &self.own else {
+            let asked_ns = *self.asked_ns.get_or_insert(now_ns);
+            if was_refused && now_ns.saturating_sub(asked_ns) < GRACE {
+                return Reporter::Copy {
+                    other: "another address".to_owned(),
+                    is_new: false,
+                };
+            }
             self.own = Some(run);
             return Reporter::Agent;
         };
@@ -78,6 +97,7 @@ impl Runs {
             // It was first, and is still there.
             self.earlier.retain(|one| *one != number);
             self.copy = self.own.replace(run);
+            self.is_noted = false;
             return Reporter::Agent;
         }
         let is_gone = own.has_left || now_ns.saturating_sub(own.heard_ns) > GONE;
@@ -92,12 +112,13 @@ impl Runs {
         }
         let other = own.from.clone();
         let known = self.copy.as_ref().map(|copy| copy.number);
+        self.is_noted &= known == Some(number);
         self.copy = Some(run);
         let noted = self.noted_ns;
-        let is_new = known != Some(number)
-            && noted.is_none_or(|noted| now_ns.saturating_sub(noted) >= NOTED);
+        let is_new =
+            !self.is_noted && noted.is_none_or(|noted| now_ns.saturating_sub(noted) >= NOTED);
         if is_new {
-            self.noted_ns = Some(now_ns);
+            (self.is_noted, self.noted_ns) = (true, Some(now_ns));
         }
         Reporter::Copy { other, is_new }
     }
@@ -135,14 +156,14 @@ mod tests {
     #[test]
     fn an_agent_that_starts_again_is_no_copy() {
         let mut runs = Runs::default();
-        assert_eq!(runs.reported(1, "a", 0), AGENT);
-        assert_eq!(runs.reported(1, "a", 5 * SECOND), AGENT);
+        assert_eq!(runs.reported((1, false), "a", 0), AGENT);
+        assert_eq!(runs.reported((1, false), "a", 5 * SECOND), AGENT);
         // Killed: its connection ends.
         runs.left(1);
-        assert_eq!(runs.reported(2, "a", 5 * SECOND), AGENT);
+        assert_eq!(runs.reported((2, false), "a", 5 * SECOND), AGENT);
         // Its host lost power: no connection ends.
-        assert_eq!(runs.reported(3, "a", 6 * SECOND), copy("a", true));
-        assert_eq!(runs.reported(3, "a", 13 * SECOND), AGENT);
+        assert_eq!(runs.reported((3, false), "a", 6 * SECOND), copy("a", true));
+        assert_eq!(runs.reported((3, false), "a", 13 * SECOND), AGENT);
         assert!(runs.copies(13 * SECOND).is_empty());
     }
 
@@ -151,27 +172,65 @@ mod tests {
         let mut runs = Runs::default();
         for second in 0..10 {
             let now_ns = second * 5 * SECOND;
-            assert_eq!(runs.reported(1, "a", now_ns), AGENT);
-            assert_eq!(runs.reported(2, "b", now_ns), copy("a", second == 0));
+            assert_eq!(runs.reported((1, false), "a", now_ns), AGENT);
+            assert_eq!(
+                runs.reported((2, false), "b", now_ns),
+                copy("a", second == 0)
+            );
             assert_eq!(runs.copies(now_ns), ["a", "b"]);
         }
         // One that has left is another matter: a connection may end for other reasons than a run.
         runs.left(1);
         let now_ns = 50 * SECOND;
-        assert_eq!(runs.reported(2, "b", now_ns), AGENT);
-        assert_eq!(runs.reported(1, "a", now_ns), AGENT, "it was first");
-        assert_eq!(runs.reported(2, "b", now_ns), copy("a", false));
+        assert_eq!(runs.reported((2, false), "b", now_ns), AGENT);
+        assert_eq!(
+            runs.reported((1, false), "a", now_ns),
+            AGENT,
+            "it was first"
+        );
+        assert_eq!(runs.reported((2, false), "b", now_ns), copy("a", false));
         assert_eq!(runs.copies(now_ns), ["a", "b"]);
-        assert_eq!(runs.reported(2, "b", now_ns + 8 * SECOND), AGENT);
+        assert_eq!(runs.reported((2, false), "b", now_ns + 8 * SECOND), AGENT);
         assert!(runs.copies(now_ns + 8 * SECOND).is_empty());
     }
 
     #[test]
     fn a_copy_that_is_gone_is_no_longer_shown() {
         let mut runs = Runs::default();
-        assert_eq!(runs.reported(1, "a", 0), AGENT);
-        assert_eq!(runs.reported(2, "b", 0), copy("a", true));
-        assert_eq!(runs.reported(1, "a", 61 * SECOND), AGENT);
+        assert_eq!(runs.reported((1, false), "a", 0), AGENT);
+        assert_eq!(runs.reported((2, false), "b", 0), copy("a", true));
+        assert_eq!(runs.reported((1, false), "a", 61 * SECOND), AGENT);
         assert!(runs.copies(61 * SECOND).is_empty());
+    }
+
+    /// A copy that takes the place for a moment is noted once it is refused.
+    #[test]
+    fn a_copy_that_was_taken_for_the_agent_is_noted() {
+        let mut runs = Runs::default();
+        assert_eq!(runs.reported((1, false), "a", 0), AGENT);
+        runs.left(1);
+        assert_eq!(runs.reported((2, false), "b", 0), AGENT);
+        assert_eq!(runs.reported((1, false), "a", 0), AGENT);
+        assert_eq!(runs.reported((2, false), "b", 0), copy("a", true));
+        assert_eq!(runs.reported((2, true), "b", 0), copy("a", false));
+    }
+
+    /// A controller that has started again does not know who was first, but the copy does.
+    #[test]
+    fn a_run_that_was_refused_waits_for_the_first_after_a_start() {
+        let mut runs = Runs::default();
+        assert_eq!(
+            runs.reported((2, true), "b", 0),
+            copy("another address", false)
+        );
+        assert_eq!(runs.reported((1, false), "a", 30 * SECOND), AGENT);
+        assert_eq!(runs.reported((2, true), "b", 31 * SECOND), copy("a", true));
+        // The first is gone for good.
+        let mut runs = Runs::default();
+        assert_eq!(
+            runs.reported((2, true), "b", 0),
+            copy("another address", false)
+        );
+        assert_eq!(runs.reported((2, true), "b", 60 * SECOND), AGENT);
     }
 }

@@ -6,9 +6,11 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use super::rollout::{SECOND, state};
+use super::runs::Reporter;
 use super::{Agent, Registry, RegistryError};
 use crate::message::{
-    CollectedSession, CollectorReport, CollectorState, DestinationSum, ExportCount, InterfaceSum,
+    CollectedSession, CollectorReport, CollectorState, DestinationSum, EXPORTS_MAX, ExportCount,
+    InterfaceSum,
 };
 
 /// Sessions of an interface and a destination that are remembered, the latest.
@@ -18,35 +20,78 @@ const STREAMS_MAX: usize = 4096;
 /// Sessions of a collector that are remembered, of all interfaces.
 const COLLECTED_MAX: usize = 16_384;
 
-/// What an agent has exported: by destination and identity, sessions with their packets.
+/// A session: to a destination, of an identity, with its number.
+pub(super) type SessionKey = (String, u32, u32);
+
+/// Sessions of an interface that were exported to a destination.
 #[derive(Debug, Default)]
-pub(super) struct Sent(BTreeMap<(String, u32), VecDeque<(u32, u64)>>);
+struct Stream {
+    /// Their numbers and packets, the latest last.
+    sessions: VecDeque<(u32, u64)>,
+    /// When they were last reported: ns since 1970.
+    heard_ns: u64,
+}
+
+/// What an agent has exported, by destination and identity.
+#[derive(Debug, Default)]
+pub(super) struct Sent(BTreeMap<(String, u32), Stream>);
 
 impl Sent {
-    /// Adopts what an agent reports; what it no longer reports, since it has started again, stays.
-    pub(super) fn reported(&mut self, exports: &[ExportCount]) {
-        for (to, one) in exports
-            .iter()
-            .flat_map(|to| to.sessions.iter().map(move |one| (to, one)))
-        {
-            let key = (to.name.clone(), one.identity);
-            if self.0.len() >= STREAMS_MAX && !self.0.contains_key(&key) {
-                continue;
-            }
-            let sessions = self.0.entry(key).or_default();
-            match sessions
-                .iter_mut()
-                .find(|(number, _)| *number == one.session)
-            {
-                Some((_, packets)) => *packets = (*packets).max(one.packets),
-                None => {
-                    sessions.push_back((one.session, one.packets));
-                    while sessions.len() > SESSIONS_MAX {
-                        sessions.pop_front();
-                    }
+    /// Adopts what an agent reports of its own identities; what it no longer reports, since it has started again,
+    /// stays. Returns sessions that are no longer remembered.
+    pub(super) fn reported(
+        &mut self,
+        exports: &[ExportCount],
+        own: &BTreeSet<u32>,
+        now_ns: u64,
+    ) -> Vec<SessionKey> {
+        let mut forgotten = Vec::new();
+        for to in exports {
+            for one in to.sessions.iter().filter(|one| own.contains(&one.identity)) {
+                let key = (to.name.clone(), one.identity);
+                let stream = self.0.entry(key).or_default();
+                stream.heard_ns = now_ns;
+                let sessions = &mut stream.sessions;
+                match sessions
+                    .iter_mut()
+                    .find(|(number, _)| *number == one.session)
+                {
+                    Some((_, packets)) => *packets = (*packets).max(one.packets),
+                    None => sessions.push_back((one.session, one.packets)),
+                }
+                while sessions.len() > SESSIONS_MAX {
+                    let gone = sessions.pop_front();
+                    forgotten
+                        .extend(gone.map(|(number, _)| (to.name.clone(), one.identity, number)));
                 }
             }
         }
+        self.make_room(exports, &mut forgotten);
+        forgotten
+    }
+
+    /// Forgets destinations that are no longer reported, and the interfaces that were not heard of for longest, as far
+    /// as there are too many.
+    fn make_room(&mut self, exports: &[ExportCount], forgotten: &mut Vec<SessionKey>) {
+        let names: BTreeSet<&String> = self.0.keys().map(|(name, _)| name).collect();
+        let has_many_names = names.len() > EXPORTS_MAX;
+        let mut heard: Vec<u64> = self.0.values().map(|stream| stream.heard_ns).collect();
+        heard.sort_unstable();
+        let too_many = heard.len().saturating_sub(STREAMS_MAX);
+        // All that were last heard of then go: one report has them all.
+        let oldest = too_many
+            .checked_sub(1)
+            .and_then(|at| heard.get(at))
+            .copied();
+        self.0.retain(|(name, identity), stream| {
+            let is_old = oldest.is_some_and(|oldest| stream.heard_ns <= oldest);
+            let is_gone = has_many_names && !exports.iter().any(|to| to.name == *name);
+            if is_old || is_gone {
+                let sessions = stream.sessions.iter();
+                forgotten.extend(sessions.map(|(number, _)| (name.clone(), *identity, *number)));
+            }
+            !is_old && !is_gone
+        });
     }
 }
 
@@ -55,36 +100,27 @@ impl Sent {
 pub(super) struct Collected {
     /// The latest report but for its sessions, where it came from, and when: ns since 1970.
     last: Option<(CollectorReport, String, u64)>,
-    sessions: BTreeMap<(u32, u32), CollectedSession>,
+    /// By identity and session, with the time of the last report that had it.
+    sessions: BTreeMap<(u32, u32), (CollectedSession, u64)>,
 }
 
 impl Collected {
     fn reported(&mut self, mut report: CollectorReport, from: &str, now_ns: u64) {
         for session in std::mem::take(&mut report.sessions) {
             let key = (session.identity, session.session);
-            if self.sessions.len() < COLLECTED_MAX || self.sessions.contains_key(&key) {
-                self.sessions.insert(key, session);
-            } else {
-                report.left_out = report.left_out.saturating_add(1);
-            }
+            self.sessions.insert(key, (session, now_ns));
+        }
+        let mut heard: Vec<u64> = self.sessions.values().map(|(_, heard)| *heard).collect();
+        heard.sort_unstable();
+        let too_many = heard.len().saturating_sub(COLLECTED_MAX);
+        if let Some(oldest) = too_many
+            .checked_sub(1)
+            .and_then(|at| heard.get(at))
+            .copied()
+        {
+            self.sessions.retain(|_, (_, heard)| *heard > oldest);
         }
         self.last = Some((report, from.to_owned(), now_ns));
-    }
-
-    fn state(&self, name: &str, is_revoked: bool, now_ns: u64) -> CollectorState {
-        let heard = self.last.as_ref().map(|(_, _, heard)| *heard);
-        let last = self.last.as_ref();
-        CollectorState {
-            name: name.to_owned(),
-            state: state(is_revoked, heard, now_ns).to_owned(),
-            heard: heard.map(|heard| now_ns.saturating_sub(heard) / SECOND),
-            from: last.map_or_else(String::new, |(_, from, _)| from.clone()),
-            program: last.map_or_else(String::new, |(report, _, _)| report.program.clone()),
-            not_accepted: last.map_or(0, |(report, _, _)| report.not_accepted),
-            not_written: last.map_or(0, |(report, _, _)| report.not_written),
-            socket_drops: last.map_or(0, |(report, _, _)| report.socket_drops),
-            left_out: last.map_or(0, |(report, _, _)| report.left_out),
-        }
     }
 }
 
@@ -115,12 +151,34 @@ impl InterfaceSum {
     }
 }
 
+/// The sum of a destination while it is made.
+#[derive(Debug, Default)]
+struct Summing {
+    interfaces: BTreeMap<u32, InterfaceSum>,
+    /// Sessions that an agent has reported.
+    seen: BTreeSet<(u32, u32)>,
+    silent: BTreeSet<String>,
+    without_numbers: u64,
+}
+
+impl Summing {
+    fn interface(&mut self, identity: u32, name: impl FnOnce() -> String) -> &mut InterfaceSum {
+        self.interfaces
+            .entry(identity)
+            .or_insert_with(|| InterfaceSum {
+                name: name(),
+                identity,
+                ..InterfaceSum::default()
+            })
+    }
+}
+
 impl Registry {
     /// Takes a collector's report, from this address, at this time (ns since 1970).
     ///
     /// # Errors
     ///
-    /// If it is not a collector's, or out of bounds.
+    /// If it is not a collector's, out of bounds, or of a second collector with the same certificate.
     pub fn collected(
         &mut self,
         certificate: &[u8; 32],
@@ -134,68 +192,109 @@ impl Registry {
         if !member.record.is_collector {
             return Err(RegistryError::NotThat(name, "an agent"));
         }
+        let run = (report.run, report.was_refused);
+        if let Reporter::Copy { other, is_new } = member.runs.reported(run, from, now_ns) {
+            return Err(RegistryError::Copy {
+                name,
+                other,
+                is_new,
+            });
+        }
         member.collected.reported(report, from, now_ns);
         Ok(())
+    }
+
+    /// Sessions that their agents no longer report: collectors' counts of them would have nothing beside them.
+    pub(super) fn forget_sessions(&mut self, forgotten: Vec<SessionKey>) {
+        for (name, identity, session) in forgotten {
+            if let Some(collector) = self.agents.get_mut(&name) {
+                collector.collected.sessions.remove(&(identity, session));
+            }
+        }
     }
 
     /// What was exported to each destination, and what its collector has received, at this time (ns since 1970).
     #[must_use]
     pub fn sums(&self, now_ns: u64) -> Vec<DestinationSum> {
-        let members = self.agents.values();
-        let of_agents = members.clone().filter(|one| !one.record.is_collector);
-        let reported = of_agents.clone().flat_map(|one| one.exports());
-        let mut names: BTreeSet<&str> = reported.map(|to| to.name.as_str()).collect();
-        names.extend(of_agents.flat_map(|one| one.sent.0.keys().map(|(name, _)| name.as_str())));
-        let collectors = members.filter(|one| one.record.is_collector);
-        names.extend(collectors.map(|one| one.record.name.as_str()));
-        names
-            .into_iter()
-            .map(|name| self.sum(name, now_ns))
-            .collect()
-    }
-
-    fn sum(&self, name: &str, now_ns: u64) -> DestinationSum {
-        let collector = self.agents.get(name);
-        let collector = collector.filter(|one| one.record.is_collector);
         let none = BTreeMap::new();
-        let collected = collector.map_or(&none, |one| &one.collected.sessions);
-        let mut interfaces: BTreeMap<u32, InterfaceSum> = BTreeMap::new();
-        let (mut seen, mut without_numbers) = (BTreeSet::new(), 0);
-        for agent in self.agents.values().filter(|one| !one.record.is_collector) {
-            let of_it = agent
-                .exports()
-                .filter(|to| to.name == name && to.sessions.is_empty());
-            of_it.for_each(|to| add(&mut without_numbers, to.packets));
-            for ((_, identity), sessions) in agent.sent.0.iter().filter(|((to, _), _)| to == name) {
-                let sum = interfaces.entry(*identity).or_insert_with(|| InterfaceSum {
-                    name: self.name_of(*identity),
-                    identity: *identity,
-                    ..InterfaceSum::default()
-                });
-                for (session, packets) in sessions {
+        let collected = |name: &str| {
+            let collector = self.agents.get(name);
+            let collector = collector.filter(|one| one.record.is_collector);
+            collector.map_or(&none, |one| &one.collected.sessions)
+        };
+        let mut all: BTreeMap<&str, Summing> = BTreeMap::new();
+        let (collectors, agents): (Vec<&Agent>, Vec<&Agent>) = self
+            .agents
+            .values()
+            .partition(|one| one.record.is_collector);
+        for one in &collectors {
+            all.entry(&one.record.name).or_default();
+        }
+        for agent in &agents {
+            for to in agent.exports() {
+                let sum = all.entry(&to.name).or_default();
+                if to.sessions.is_empty() {
+                    add(&mut sum.without_numbers, to.packets);
+                }
+            }
+            for ((to, identity), stream) in &agent.sent.0 {
+                let sum = all.entry(to).or_default();
+                for (session, packets) in &stream.sessions {
                     let key = (*identity, *session);
-                    sum.add(*packets, collected.get(&key));
-                    seen.insert(key);
+                    let found = collected(to).get(&key).map(|(session, _)| session);
+                    // A number that two agents have reported is counted once.
+                    let found = found.filter(|_| sum.seen.insert(key));
+                    let interface = sum.interface(*identity, || self.name_of(*identity));
+                    interface.add(*packets, found);
                 }
             }
         }
-        // Of agents that the controller has not heard of since it started, or that are not its own.
-        for (key, session) in collected.iter().filter(|(key, _)| !seen.contains(*key)) {
-            let sum = interfaces.entry(key.0).or_insert_with(|| InterfaceSum {
-                name: session.name.clone(),
-                identity: key.0,
-                ..InterfaceSum::default()
-            });
-            sum.add(0, Some(session));
+        for agent in agents {
+            let state = agent.state(now_ns);
+            if ["silent", "never"].contains(&state) {
+                let of_it = |name: &&str| {
+                    let mut sent = agent.sent.0.keys();
+                    state == "never" || sent.any(|(to, _)| to == *name)
+                };
+                let names: Vec<&str> = all.keys().copied().filter(|name| of_it(name)).collect();
+                for name in names {
+                    let sum = all.entry(name).or_default();
+                    sum.silent.insert(agent.record.name.clone());
+                }
+            }
+        }
+        let finish = |(name, sum)| self.finish(name, sum, collected(name), now_ns);
+        all.into_iter().map(finish).collect()
+    }
+
+    /// Adds sessions that only the collector has reported.
+    fn finish(
+        &self,
+        name: &str,
+        mut of: Summing,
+        collected: &BTreeMap<(u32, u32), (CollectedSession, u64)>,
+        now_ns: u64,
+    ) -> DestinationSum {
+        let mut of_others = 0;
+        for (key, (session, _)) in collected {
+            if !of.seen.contains(key) {
+                add(&mut of_others, session.accounted());
+                let interface = of.interface(key.0, || session.name.clone());
+                interface.add(0, Some(session));
+            }
         }
         let mut sum = InterfaceSum::default();
-        interfaces.values().for_each(|one| sum.add_sum(one));
+        of.interfaces.values().for_each(|one| sum.add_sum(one));
+        let collector = self.agents.get(name);
+        let collector = collector.filter(|one| one.record.is_collector);
         DestinationSum {
             name: name.to_owned(),
-            collector: collector.map(|one| one.collected.state(name, one.record.revoked, now_ns)),
-            interfaces: interfaces.into_values().collect(),
+            collector: collector.map(|one| one.as_collector(now_ns)),
+            interfaces: of.interfaces.into_values().collect(),
             sum,
-            without_numbers,
+            without_numbers: of.without_numbers,
+            silent: of.silent.into_iter().collect(),
+            of_others,
         }
     }
 
@@ -211,5 +310,23 @@ impl Registry {
 impl Agent {
     fn exports(&self) -> impl Iterator<Item = &ExportCount> {
         self.last.iter().flat_map(|(report, _)| &report.exports)
+    }
+
+    /// What is known of a collector.
+    fn as_collector(&self, now_ns: u64) -> CollectorState {
+        let last = self.collected.last.as_ref();
+        let heard = last.map(|(_, _, heard)| *heard);
+        CollectorState {
+            name: self.record.name.clone(),
+            state: state(self.record.revoked, heard, now_ns).to_owned(),
+            heard: heard.map(|heard| now_ns.saturating_sub(heard) / SECOND),
+            from: last.map_or_else(String::new, |(_, from, _)| from.clone()),
+            copies: self.runs.copies(now_ns),
+            program: last.map_or_else(String::new, |(report, _, _)| report.program.clone()),
+            not_accepted: last.map_or(0, |(report, _, _)| report.not_accepted),
+            not_written: last.map_or(0, |(report, _, _)| report.not_written),
+            socket_drops: last.map_or(0, |(report, _, _)| report.socket_drops),
+            left_out: last.map_or(0, |(report, _, _)| report.left_out),
+        }
     }
 }

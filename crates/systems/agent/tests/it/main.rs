@@ -4,3 +4,4 @@
 mod collectors;
 mod registry;
 mod simulation;
+mod sums;
