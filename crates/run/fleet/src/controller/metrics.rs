@@ -188,3 +188,87 @@ impl Collector for Fleet {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    fn fleet() -> Fleet {
+        let agent = AgentStatus {
+            name: "a \"quoted\" name".into(),
+            state: "up".into(),
+            heard: Some(1),
+            skew_ms: -1500,
+            copies: Vec::new(),
+            runs: 2,
+            captures: 1,
+            problem: String::new(),
+            program: String::new(),
+            labels: Default::default(),
+            interfaces: Vec::new(),
+            identities: Default::default(),
+            exports: vec![ExportCount {
+                name: "here".into(),
+                packets: 7,
+                ..ExportCount::default()
+            }],
+            dropped: 3,
+            cpu: None,
+            certificate_until: 0,
+        };
+        let mut destination = DestinationSum {
+            name: "here".into(),
+            collector: Some(Default::default()),
+            ..DestinationSum::default()
+        };
+        destination.sum.lost = 5;
+        Fleet {
+            agents: vec![
+                agent.clone(),
+                AgentStatus {
+                    name: "gone".into(),
+                    state: "revoked".into(),
+                    ..agent
+                },
+            ],
+            destinations: vec![destination],
+            version: 3,
+        }
+    }
+
+    #[test]
+    fn a_page_says_who_is_up_and_behind() {
+        let page = page(fleet(), Format::Prometheus);
+        for line in [
+            r#"strata_fleet_agent_up{agent="a \"quoted\" name"} 1.0"#,
+            r#"strata_fleet_agent_policies_behind{agent="a \"quoted\" name"} 1.0"#,
+            r#"strata_fleet_agent_clock_offset_seconds{agent="a \"quoted\" name"} -1.5"#,
+            r#"strata_fleet_agent_dropped_packets_total{agent="a \"quoted\" name"} 3"#,
+            r#"strata_fleet_destination_packets{destination="here",result="lost"} 5.0"#,
+            r#"strata_fleet_collector_up{destination="here"} 0.0"#,
+            "strata_fleet_policies_version{} 3.0",
+        ] {
+            assert!(page.contains(&format!("\n{line}\n")), "{line}: {page}");
+        }
+        assert!(!page.contains(r#"agent_up{agent="gone""#), "{page}");
+    }
+
+    /// The alert rules that are installed know its metrics.
+    #[test]
+    fn alert_rules_are_of_metrics_that_there_are() {
+        let rules = strata_testkit::workspace_root().join("deploy/prometheus-alerts.yml");
+        let rules = std::fs::read_to_string(rules).unwrap();
+        let is_of_name = |c: char| c == '_' || c.is_ascii_alphanumeric();
+        let names = rules.split(|c| !is_of_name(c));
+        let used: BTreeSet<&str> = names
+            .filter(|word| word.starts_with("strata_fleet_"))
+            .collect();
+        let page = page(fleet(), Format::Prometheus);
+        assert!(used.len() > 5, "{used:?}");
+        for name in used {
+            assert!(page.contains(&format!("# TYPE {name} ")), "{name}");
+        }
+    }
+}

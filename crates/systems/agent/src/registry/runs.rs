@@ -15,8 +15,8 @@ const GONE: u64 = 7 * SECOND;
 const SHOWN: u64 = 60 * SECOND;
 /// Copies are noted at most once in this time: an agent may send any number.
 const NOTED: u64 = 3600 * SECOND;
-/// After a start of the controller, which remembers no runs, one that was refused before gets the place only after this
-/// time: the first one, if it is still there, reports earlier.
+/// A run that was refused before gets the place only this time after the last report of the first, or after a start of
+/// the controller, which remembers no runs: the first one, if it is still there or starts again, reports earlier.
 const GRACE: u64 = 60 * SECOND;
 /// Runs that are remembered after others have taken their place.
 const EARLIER_MAX: usize = 8;
@@ -100,7 +100,11 @@ impl Runs {
             self.is_noted = false;
             return Reporter::Agent;
         }
-        let is_gone = own.has_left || now_ns.saturating_sub(own.heard_ns) > GONE;
+        let silent = now_ns.saturating_sub(own.heard_ns);
+        let is_gone = match was_refused {
+            true => silent > GRACE,
+            false => own.has_left || silent > GONE,
+        };
         if is_gone {
             self.earlier.push_back(own.number);
             while self.earlier.len() > EARLIER_MAX {
@@ -213,6 +217,18 @@ mod tests {
         assert_eq!(runs.reported((1, false), "a", 0), AGENT);
         assert_eq!(runs.reported((2, false), "b", 0), copy("a", true));
         assert_eq!(runs.reported((2, true), "b", 0), copy("a", false));
+    }
+
+    /// A copy does not take the place of an agent that starts again.
+    #[test]
+    fn a_run_that_was_refused_waits_for_the_first_to_start_again() {
+        let mut runs = Runs::default();
+        assert_eq!(runs.reported((1, false), "a", 0), AGENT);
+        runs.left(1);
+        assert_eq!(runs.reported((2, true), "b", 0), copy("a", true));
+        assert_eq!(runs.reported((3, false), "a", SECOND), AGENT);
+        runs.left(3);
+        assert_eq!(runs.reported((2, true), "b", 62 * SECOND), AGENT);
     }
 
     /// A controller that has started again does not know who was first, but the copy does.

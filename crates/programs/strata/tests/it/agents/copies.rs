@@ -61,7 +61,7 @@ fn a_copied_directory_is_named_and_its_agent_captures_nothing() {
     });
     let text = said(&copy);
     assert!(
-        text.contains("an agent host-1 already reports from 10.9.0.1"),
+        text.contains("host-1 already reports from 10.9.0.1"),
         "{text}"
     );
     assert!(!said(&own).contains("already reports"), "{}", said(&own));

@@ -217,7 +217,7 @@ fn a_controller_serves_metrics_on_its_machine_only() {
     let found = found.unwrap();
     assert!(found.starts_with("HTTP/1.1 200"), "{found}");
     assert!(
-        found.contains("\nstrata_fleet_policies_version 0.0\n"),
+        found.contains("\nstrata_fleet_policies_version{} 0.0\n"),
         "{found}"
     );
     drop(running);
