@@ -86,7 +86,7 @@ enum Command {
         /// Serve metrics for Prometheus over HTTP at this address of this machine, path /metrics: TCP
         /// port 9479 or the one given.
         #[arg(long, value_name = "ADDR[:PORT]")]
-        metrics: Option<String>,
+        metrics_listen: Option<String>,
 
         /// Have agents encrypt the data that they send to collectors, with keys derived from the
         /// first line of export.key in the controller's directory; the file is created if missing.
@@ -218,11 +218,11 @@ impl Args {
 
 /// Where metrics are served: they name hosts and interfaces, and nothing protects them.
 fn metrics_at(text: &str) -> Result<String> {
-    let at = address("--metrics", text, METRICS_PORT)?;
+    let at = address("--metrics-listen", text, METRICS_PORT)?;
     match at.ip().is_loopback() {
         true => Ok(at.to_string()),
         false => Err(refuse(format!(
-            "--metrics {text}: other machines can reach this address, and metrics are served without \
+            "--metrics-listen {text}: other machines can reach this address, and metrics are served without \
              authentication: use 127.0.0.1, and a proxy that authenticates"
         ))),
     }
@@ -239,7 +239,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         Command::Run {
             state,
             listen,
-            metrics,
+            metrics_listen,
             encrypt,
             sandbox,
             ..
@@ -247,7 +247,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             let spec = ControllerSpec {
                 state: state.state.clone(),
                 listen: address("--listen", listen, PORT)?.to_string(),
-                metrics: metrics.as_deref().map(metrics_at).transpose()?,
+                metrics: metrics_listen.as_deref().map(metrics_at).transpose()?,
                 encrypt: *encrypt,
                 sandboxed: sandbox.is_on(),
             };

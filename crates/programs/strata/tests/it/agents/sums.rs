@@ -203,7 +203,7 @@ fn a_controller_serves_metrics_on_its_machine_only() {
         command.args(["controller", "run", "--listen", "127.0.0.1:0", "--state"]);
         command
             .arg(dir.path().join("state"))
-            .args(["--metrics", metrics]);
+            .args(["--metrics-listen", metrics]);
         command
     };
     let text = refused(&mut run("192.0.2.1"));
