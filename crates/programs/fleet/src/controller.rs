@@ -65,7 +65,7 @@ struct ReasonArgs {
     /// Why, for `strata controller log`.
     #[arg(
         long,
-        value_name = "TEXT",
+        value_name = "WHY",
         default_value = "",
         hide_default_value = true
     )]

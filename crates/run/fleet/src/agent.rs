@@ -412,7 +412,8 @@ impl Agent {
 
     fn report(&self) -> Report {
         let mut report = self.follower.report(unix_ns(), env!("CARGO_PKG_VERSION"));
-        if self.is_gone && report.problem.is_empty() {
+        // Whatever else does not work without it.
+        if self.is_gone {
             report.problem = GONE.to_owned();
         }
         report

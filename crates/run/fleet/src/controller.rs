@@ -252,10 +252,9 @@ impl AgentsService for Service {
             who: from.to_owned(),
             why: String::new(),
         };
-        let kind = if request.is_collector {
-            "collector"
-        } else {
-            "agent"
+        let kind = match request.is_collector {
+            true => "a collector",
+            false => "an agent",
         };
         self.act(
             |registry| {
