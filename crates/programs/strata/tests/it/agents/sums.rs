@@ -54,16 +54,24 @@ fn captures(controller: &Controller, host: &Namespace) {
     });
 }
 
-/// What was exported, once that stays so for as long as agents take to report.
+/// What was exported, once two reports of each agent have said the same.
 fn settled(controller: &Controller) -> u64 {
-    let mut last = (0, 0);
+    let (mut last, mut heard, mut reports) = (0, vec![0; 2], vec![0; 2]);
     until("no more packets exported", || {
-        std::thread::sleep(std::time::Duration::from_secs(1));
         let now = counts(&here(controller)["sum"])[0];
-        last = (now, if now == last.0 { last.1 + 1 } else { 0 });
-        last.1 > 7
+        if now != last {
+            (last, reports) = (now, vec![0; 2]);
+        }
+        let agents = controller.json(&["agents"]);
+        for (at, agent) in agents.as_array().unwrap().iter().enumerate() {
+            // Seconds since the last report.
+            let seconds = agent["heard"].as_u64().unwrap();
+            reports[at] += u32::from(seconds < heard[at]);
+            heard[at] = seconds;
+        }
+        reports.iter().all(|reports| *reports >= 2)
     });
-    last.0
+    last
 }
 
 /// Sends packets, and waits until the sum has this number of exported ones and closes.
@@ -139,13 +147,15 @@ fn sums_close_after_each_is_killed() {
     });
     closes(&controller, &hosts, &mut sent);
     // What is lost on the way is counted.
-    middle.ip("link set h1 down");
+    hosts[0].ip("rule add ipproto udp dport 4740 blackhole");
     for number in 0..50 {
         inject(&hosts[0], "vm0", number);
         sent += 1;
     }
-    std::thread::sleep(std::time::Duration::from_secs(1));
-    middle.ip("link set h1 up");
+    until("those are exported", || {
+        counts(&here(&controller)["sum"])[0] >= sent
+    });
+    hosts[0].ip("rule del ipproto udp dport 4740 blackhole");
     let found = closes(&controller, &hosts, &mut sent);
     assert!(found[0] == sent && found[2] >= 50, "{found:?}");
     agents.iter().for_each(|agent| signal(&agent.0, "INT"));
