@@ -2,13 +2,12 @@
 
 use std::io::{self, Read, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use strata_role::sandbox::Reach;
 use strata_stream::Cursor;
-use strata_stream_run::{StreamAppender, StreamClient, Upkeep};
+use strata_stream_run::{StreamAppender, Upkeep};
 use strata_terminal::confined::SandboxArgs;
 use strata_terminal::output::standard;
 use strata_terminal::signals::stop_on_signal;
@@ -16,10 +15,8 @@ use strata_terminal::text;
 use strata_wire::{exact, human_bytes, unix_ns};
 
 use super::place::{Place, PlaceArgs};
+use super::producer::{Producer, ProducerArgs};
 
-/// Records for a server are on their way after this long, and it is listened to between them.
-const SEND_EVERY: Duration = Duration::from_millis(50);
-const LISTEN_EVERY: Duration = Duration::from_millis(500);
 /// Bytes read at once.
 const CHUNK: usize = 256 << 10;
 
@@ -30,6 +27,7 @@ Examples:
   dmesg --follow | strata stream append streams/ kernel
   strata stream append streams/ events --framed < records.bin
   dmesg --follow | strata stream append localhost:4793/kernel     to a server (strata stream serve)
+  dmesg --follow | strata stream append log.example:4793/kernel --spool /var/spool/strata ...
 
 Each line is a record, without its newline; with --framed, each record follows its length in 4
 bytes (little-endian). Records are at most 1 MiB long (less if the stream's pages are smaller):
@@ -42,7 +40,16 @@ all records are synced, including a last line without a newline.
 If a stripe (strata stream create --stripe) fails, the records on their way to it are lost and
 counted, and the exit status is then 1; all other records are in the stream.
 
-Only one process at a time can append to a stream: give each producer its own stream.")]
+In a directory of this machine, one process at a time can append to a stream. A server takes the
+records of up to 256 processes, each record once and in its process's order: if the connection or
+the server fails, this process connects again and sends what the server has not confirmed. Until
+then, records are in memory, at most 64 MiB: when these are full, the input is not read further. If
+the server is still gone 10 s after the end of the input, the unconfirmed records are lost and
+counted, and the exit status is 1.
+
+With --spool, records are first written to a directory of this machine, and are sent from there: an
+outage of the server stops nothing, and what was not sent is sent by the next process with the same
+directory. Beyond --spool-max, the oldest records are deleted, and counted if they were not sent.")]
 pub(super) struct Args {
     #[command(flatten)]
     place: PlaceArgs,
@@ -52,6 +59,9 @@ pub(super) struct Args {
     /// Append records that follow their lengths: 4 bytes each, little-endian.
     #[arg(long)]
     framed: bool,
+
+    #[command(flatten)]
+    producer: ProducerArgs,
 
     #[command(flatten)]
     sandbox: SandboxArgs,
@@ -69,25 +79,25 @@ enum Input {
 /// What records are appended to.
 enum Output {
     Here(Box<StreamAppender>, Upkeep),
-    /// At a server, with records that were not sent yet.
-    There(Box<StreamClient>, Option<Instant>),
+    /// At a server.
+    There(Box<Producer>),
 }
 
 impl Output {
     /// Opens it, in the sandbox.
-    fn open(place: Place, sandbox: &SandboxArgs) -> Result<Self> {
+    fn open(place: Place, args: &Args) -> Result<Self> {
         Ok(match place {
             Place::Here(path, name) => {
+                args.producer.refuse_here()?;
                 let dir = super::prepare(&path)?;
-                sandbox.confine(&super::reach(&path))?;
+                args.sandbox.confine(&super::reach(&path))?;
                 let mut appender = dir.append(&name, unix_ns())?;
                 warn_of_stripes(&mut appender);
                 Self::Here(Box::new(appender), Upkeep::new(Instant::now()))
             }
             Place::There(server, name) => {
-                sandbox.confine(&Reach::default())?;
-                let client = StreamClient::append(&server.address, server.tls.as_ref(), &name)?;
-                Self::There(Box::new(client), None)
+                let producer = Producer::open(server, name, &args.producer, &args.sandbox)?;
+                Self::There(Box::new(producer))
             }
         })
     }
@@ -95,18 +105,18 @@ impl Output {
     fn record_len_max(&self) -> usize {
         match self {
             Self::Here(appender, _) => appender.record_len_max(),
-            Self::There(client, _) => client.record_len_max(),
+            Self::There(producer) => producer.record_len_max(),
         }
     }
 
     /// Appends a record; whether it was short enough.
-    fn append(&mut self, now_ns: u64, record: &[u8]) -> Result<bool> {
+    fn append(&mut self, now_ns: u64, record: &[u8], stop: &AtomicBool) -> Result<bool> {
         if record.len() > self.record_len_max() {
             return Ok(false);
         }
         match self {
             Self::Here(appender, _) => appender.append(now_ns, record)?,
-            Self::There(client, _) => client.put(record)?,
+            Self::There(producer) => producer.append(now_ns, record, stop)?,
         }
         Ok(true)
     }
@@ -115,9 +125,7 @@ impl Output {
     fn appended(&mut self, now: Instant) {
         match self {
             Self::Here(_, upkeep) => upkeep.appended(now),
-            Self::There(_, unsent) => {
-                unsent.get_or_insert(now + SEND_EVERY);
-            }
+            Self::There(producer) => producer.appended(now),
         }
     }
 
@@ -125,23 +133,17 @@ impl Output {
     fn due(&self) -> Instant {
         match self {
             Self::Here(_, upkeep) => upkeep.due(),
-            Self::There(_, unsent) => unsent.unwrap_or_else(|| Instant::now() + LISTEN_EVERY),
+            Self::There(producer) => producer.due(),
         }
     }
 
     fn keep_up(&mut self) -> Result<()> {
-        let now = Instant::now();
         match self {
             Self::Here(appender, upkeep) => {
-                upkeep.run(appender, now, unix_ns())?;
+                upkeep.run(appender, Instant::now(), unix_ns())?;
                 warn_of_stripes(appender);
             }
-            Self::There(client, unsent) => {
-                if unsent.is_none_or(|due| due <= now) {
-                    client.flush()?;
-                    *unsent = None;
-                }
-            }
+            Self::There(producer) => producer.keep_up()?,
         }
         Ok(())
     }
@@ -167,42 +169,34 @@ impl Output {
                     failure,
                 })
             }
-            Self::There(client, _) => {
-                let (records, end) = client.finish()?;
-                Ok(Closed {
-                    records,
-                    bytes: None,
-                    end: Some(end),
-                    lost: 0,
-                    failure: None,
-                })
-            }
+            Self::There(producer) => producer.close(),
         }
     }
 }
 
 /// What was appended.
-struct Closed {
+pub(super) struct Closed {
     /// Records that are in the stream, and their bytes if that is known.
-    records: u64,
-    bytes: Option<u64>,
+    pub(super) records: u64,
+    pub(super) bytes: Option<u64>,
     /// The cursor of the next one; `None` after a failure.
-    end: Option<Cursor>,
+    pub(super) end: Option<Cursor>,
     /// Records that went with a stripe.
-    lost: u64,
-    failure: Option<anyhow::Error>,
+    pub(super) lost: u64,
+    pub(super) failure: Option<anyhow::Error>,
 }
 
-fn warn_of_stripes(appender: &mut StreamAppender) {
+pub(super) fn warn_of_stripes(appender: &mut StreamAppender) {
     for warning in appender.take_warnings() {
         text::warn(&warning);
     }
 }
 
 /// Takes records from the input and appends them.
-struct Intake {
+struct Intake<'s> {
     input: Input,
     output: Output,
+    stop: &'s AtomicBool,
     /// What was read and not appended.
     held: Vec<u8>,
     /// Bytes of the input before it.
@@ -210,7 +204,7 @@ struct Intake {
     too_long: u64,
 }
 
-impl Intake {
+impl Intake<'_> {
     /// Appends the whole records that have come; at the end of the input, all.
     fn append(&mut self, at_end: bool) -> Result<()> {
         let now_ns = unix_ns();
@@ -286,7 +280,7 @@ impl Intake {
     }
 
     fn put(&mut self, record: &[u8], now_ns: u64) -> Result<()> {
-        let is_appended = self.output.append(now_ns, record)?;
+        let is_appended = self.output.append(now_ns, record, self.stop)?;
         self.too_long += u64::from(!is_appended);
         Ok(())
     }
@@ -312,7 +306,7 @@ fn wait(stdin: &io::Stdin, deadline: Instant) -> Result<bool> {
     }
 }
 
-fn take_input(intake: &mut Intake, stop: &AtomicBool) -> Result<()> {
+fn take_input(intake: &mut Intake<'_>, stop: &AtomicBool) -> Result<()> {
     let stdin = io::stdin();
     while !stop.load(Ordering::Relaxed) {
         if wait(&stdin, intake.output.due())? {
@@ -361,7 +355,8 @@ pub(super) fn run(args: &Args) -> Result<()> {
     };
     let mut intake = Intake {
         input,
-        output: Output::open(place, &args.sandbox)?,
+        output: Output::open(place, args)?,
+        stop: &stop,
         held: Vec::new(),
         taken: 0,
         too_long: 0,

@@ -16,6 +16,7 @@ mod commands;
 mod decode;
 mod manage;
 mod place;
+mod producer;
 mod remote;
 mod serve;
 mod tail;

@@ -102,7 +102,8 @@ pub(super) struct CheckArgs {
     json: bool,
 }
 
-fn retention(words: &[String]) -> Result<Retention> {
+/// What `option` has in these words: a size, an age or both.
+pub(super) fn retention(option: &str, words: &[String]) -> Result<Retention> {
     let mut retention = Retention::default();
     for word in words.iter().map(|word| word.trim()) {
         let is_first = if let Ok(age_ns) = text::duration_ns(word) {
@@ -114,12 +115,12 @@ fn retention(words: &[String]) -> Result<Retention> {
             retention.bytes.replace(bytes).is_none()
         } else {
             return Err(refuse(format!(
-                "--retain '{word}': write a size such as 10GB, an age such as 7d, or both with a comma: a whole \
+                "{option} '{word}': write a size such as 10GB, an age such as 7d, or both with a comma: a whole \
                  number and kB, MB, GB, TB, KiB, MiB, GiB or TiB, or s, min, h, d or w"
             )));
         };
         if !is_first {
-            return Err(refuse("--retain: one size and one age at most"));
+            return Err(refuse(format!("{option}: one size and one age at most")));
         }
     }
     Ok(retention)
@@ -192,7 +193,7 @@ fn kept_max(geometry: Geometry) -> u64 {
 pub(super) fn create(args: &CreateArgs) -> Result<()> {
     let name = name(&args.name)?;
     not_at_server(&args.dir)?;
-    let mut retention = retention(&args.retain)?;
+    let mut retention = retention("--retain", &args.retain)?;
     let wanted = geometry(&args.pages)?;
     let is_default = wanted == Geometry::default();
     let stripes = stripes(args)?;

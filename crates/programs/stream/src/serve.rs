@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use anyhow::Result;
 use strata_auth::tls::{ServerTls, TlsFiles};
-use strata_stream_run::{HostedSpec, STREAM_PORT, StreamServeSpec};
+use strata_stream::Form;
+use strata_stream_run::{HostedSpec, STREAM_PORT, StreamServeSpec, StreamSpec};
 use strata_terminal::address::address;
 use strata_terminal::log_options::GroupArgs;
 use strata_terminal::logging::{self, LoggingArgs};
@@ -14,6 +15,8 @@ use strata_terminal::output::{refuse, standard};
 use strata_terminal::signals::stop_on_signal;
 use strata_terminal::text;
 use strata_wire::grouped;
+
+use super::manage::retention;
 
 /// Arguments of `strata stream serve`.
 #[derive(Debug, clap::Args)]
@@ -26,8 +29,9 @@ Examples:
 
 Without --listen, only this machine can reach the server. On another address, clients need a
 certificate from the authorities of --tls-ca; each such client may append to and read every stream
-in the directory. Create streams on this machine (`strata stream create`). At most 64 clients are
-served at a time; a client that does not read its answers is disconnected after 30 s.
+in the directory, and with --create, create streams by appending to them. Several clients may
+append to one stream: each record is in it once, in the order of its client. At most 256 clients
+are served at a time; a client that does not read its answers is disconnected after 30 s.
 
 With --offer-stripe, directories of this machine hold pages of streams of other machines (strata
 stream create --stripe HOST:PORT/NAME); each stripe is for the streams of one directory. Any client
@@ -45,6 +49,11 @@ pub(super) struct Args {
     /// Limit each offered stripe to this size.
     #[arg(long, value_name = "SIZE", default_value = "100GB", requires = "stripe", value_parser = text::bytes)]
     stripe_max: u64,
+
+    /// Create a stream when a client appends to a name that does not exist; it keeps records up to
+    /// this size, age or both, such as 10GB,7d.
+    #[arg(long, value_name = "LIMIT", requires = "dir", value_delimiter = ',')]
+    create: Vec<String>,
 
     /// Accept clients at this address: TCP port 4793 or the one given. An address other than
     /// loopback needs --tls-cert or --insecure.
@@ -106,6 +115,16 @@ fn stripes(args: &Args) -> Result<Vec<HostedSpec>> {
     Ok(stripes)
 }
 
+/// How streams are created for clients.
+fn creates(args: &Args) -> Result<Option<StreamSpec>> {
+    if args.create.is_empty() {
+        return Ok(None);
+    }
+    let retention = retention("--create", &args.create)?;
+    let form = Form::Sealed;
+    Ok(Some(StreamSpec { retention, form }))
+}
+
 fn spec(args: &Args) -> Result<StreamServeSpec> {
     let listen = address("--listen", &args.listen, STREAM_PORT)?;
     if args.tls_cert.is_none() && !args.insecure && !listen.ip().is_loopback() {
@@ -126,6 +145,7 @@ fn spec(args: &Args) -> Result<StreamServeSpec> {
     };
     Ok(StreamServeSpec {
         dir: args.dir.clone(),
+        creates: creates(args)?,
         stripes: stripes(args)?,
         listen,
         tls,

@@ -3,14 +3,15 @@
 
 mod kept;
 mod opening;
+mod producers;
 
 use std::collections::VecDeque;
 use std::io;
 use std::mem;
 
 use strata_stream::{
-    AppendError, Cursor, Form, Held, INDEX_JUMP, PageHeader, PageWriter, Sample, State,
-    TableWriter, expired,
+    AppendError, Cursor, Form, Held, INDEX_JUMP, PageHeader, PageWriter, Producers, Sample, State,
+    StreamName, TableWriter, expired,
 };
 use strata_wire::exact;
 
@@ -31,6 +32,9 @@ const SECTOR: usize = 4096;
 const UNSYNCED_PAGES_MAX: u64 = INDEX_JUMP / 2;
 /// Records have the time of a mark at most this much before them.
 pub(super) const MARK_NS: u64 = 10_000_000;
+
+/// The list of producers has at most this part of a page.
+const LIST_PART: usize = 16;
 
 /// What was appended since a stream was opened.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -63,6 +67,11 @@ pub struct StreamAppender {
     at_open: Appended,
     /// Up to where all records were written that a disk has taken, and how many those are since it was opened.
     kept: (Cursor, u64),
+    /// The producers whose records it has, and the number of the first record that is not synced.
+    producers: Producers,
+    synced_seq: u64,
+    /// Records that were lost with stripes, as of the last sync.
+    lost_before: u64,
     pages_path: String,
     /// More pages than blocks in flight can belong to.
     few_pages: usize,
@@ -86,6 +95,12 @@ impl StreamAppender {
             records: self.total.records - self.at_open.records,
             bytes: self.total.bytes - self.at_open.bytes,
         }
+    }
+
+    /// The id of the stream: at random, and not 0.
+    #[must_use]
+    pub fn id(&self) -> u64 {
+        self.file.description.id
     }
 
     /// The number of the next record.
@@ -121,6 +136,71 @@ impl StreamAppender {
     /// If it is too long: nothing has changed then. If the disk fails or is full: then nothing more
     /// can be appended, and what was synced before is there.
     pub fn append(&mut self, now_ns: u64, payload: &[u8]) -> Result<()> {
+        self.append_record(now_ns, None, payload)
+    }
+
+    /// A producer connects: the number of its next record. Those that are not connected, and have been silent for long,
+    /// may be forgotten.
+    ///
+    /// # Errors
+    ///
+    /// If the stream's file cannot be written.
+    pub fn meet(
+        &mut self,
+        (id, name): (u64, &StreamName),
+        now_ns: u64,
+        is_connected: impl Fn(u64) -> bool,
+    ) -> Result<u64> {
+        if !self.state.is_producers {
+            let is_first = !self.state.has_producers;
+            (self.state.has_producers, self.state.is_producers) = (true, true);
+            self.file.write_state(&self.state)?;
+            // Before any of their records is there.
+            if is_first {
+                self.file.sync()?;
+            }
+        }
+        let next = self.producers.meet(id, name, now_ns);
+        let len_max = self.file.geometry().page_len() / LIST_PART;
+        let is_needed = |other| other == id || is_connected(other);
+        self.producers.forget(now_ns, len_max, is_needed);
+        Ok(next)
+    }
+
+    /// Appends a record of a producer that has connected, with its number among the producer's records, unless the
+    /// stream has it; whether it had not.
+    ///
+    /// # Errors
+    ///
+    /// As of [`StreamAppender::append`].
+    pub fn append_of(
+        &mut self,
+        now_ns: u64,
+        (id, number): (u64, u64),
+        payload: &[u8],
+    ) -> Result<bool> {
+        let Some(producer) = self.producers.get(id) else {
+            return Ok(false);
+        };
+        if number < producer.next {
+            return Ok(false);
+        }
+        self.append_record(now_ns, Some((id, number)), payload)?;
+        self.producers.took(id, number.wrapping_add(1), now_ns);
+        Ok(true)
+    }
+
+    /// A producer appends no more.
+    pub fn end_producer(&mut self, id: u64) {
+        self.producers.end(id);
+    }
+
+    fn append_record(
+        &mut self,
+        now_ns: u64,
+        record: Option<(u64, u64)>,
+        payload: &[u8],
+    ) -> Result<()> {
         if self.memory.failed {
             return Err(StreamError::Failed {
                 file: self.pages_path.clone(),
@@ -134,6 +214,9 @@ impl StreamAppender {
                 } else {
                     Ok(())
                 };
+                let memory = &mut self.memory;
+                let marked =
+                    marked.and_then(|()| writer.announce(memory, now_ns, record, &self.producers));
                 match marked.and_then(|()| writer.append(&mut self.memory, payload)) {
                     Ok(()) => {
                         self.state.next_seq += 1;
@@ -335,6 +418,17 @@ impl StreamAppender {
         }
         let page_len = geometry.page_len();
         let begun = PageWriter::begin(&header, &self.file.key, page_len, &mut self.memory);
+        let list = (self.synced_seq, &self.producers);
+        let begun =
+            begun.and_then(
+                |mut writer| match writer.list(&mut self.memory, now_ns, list) {
+                    Ok(()) => Ok(writer),
+                    Err(AppendError::Blocks(error)) => Err(error),
+                    Err(AppendError::Full | AppendError::TooLong { .. }) => {
+                        unreachable!("producers are forgotten before their list is that long")
+                    }
+                },
+            );
         Ok(begun.map(|writer| self.writer = Some(writer)))
     }
 
@@ -492,6 +586,11 @@ impl StreamAppender {
         self.leave_broken(now_ns);
         self.mark_kept();
         self.unsynced_pages = 0;
+        // What went with a stripe is not synced, and a caller that has to be sure of each record ends now ([`StreamAppender::all_kept`]).
+        if self.lost() == self.lost_before {
+            self.synced_seq = self.state.next_seq;
+        }
+        self.lost_before = self.lost();
         self.file.sync()
     }
 

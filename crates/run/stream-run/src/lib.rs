@@ -50,7 +50,10 @@ mod upkeep;
 
 pub use appender::{Appended, StreamAppender};
 pub use check::{StreamCheck, check_streams};
-pub use client::{StreamClient, StreamEvent};
+pub use client::{
+    ForwardError, Forwarded, Forwarder, Forwarding, ProducerSpec, Source, StreamClient,
+    StreamEvent, StreamProducer, random_id,
+};
 pub use dir::{SavedCursor, StreamDir, StreamSpec};
 pub use error::StreamError;
 pub use fed::FedStream;
@@ -58,7 +61,10 @@ pub use feed::{FeedWarning, LineRecords, StreamFeed, WhenFull};
 pub use peer::PeerError;
 pub use reader::{Entry, StreamReader, Unread};
 pub use remote::{StripeConnection, StripeLink, StripeServer, StripeTls};
-pub use server::{HostedSession, HostedSpec, HostedStripe, StreamServeOutcome, StreamServeSpec};
+pub use server::{
+    HostedSession, HostedSpec, HostedStripe, ProducerSession, SharedError, SharedStreams,
+    StreamServeOutcome, StreamServeSpec, Turn,
+};
 pub use status::StreamStatus;
 pub use stripes::paths_of;
 pub use upkeep::{Kept, Upkeep};

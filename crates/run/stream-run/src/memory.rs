@@ -308,6 +308,11 @@ impl Memory {
         self.written = self.written.max(end);
     }
 
+    /// Before anything is written: the number of the next record, after a crash perhaps less than was known.
+    pub(super) fn settle(&mut self, next_seq: u64) {
+        self.settled_seq = next_seq;
+    }
+
     /// Whether the page that is being written can be.
     pub(super) fn is_whole(&self) -> bool {
         self.files.contains_key(&self.target.stripe)

@@ -72,6 +72,19 @@ pub enum PeerError {
         /// What it says.
         text: String,
     },
+    /// The server has records of this producer that it has not made.
+    #[error(
+        "{peer}: has {has} records of this producer, and its spool has made {next}: if the spool directory was restored \
+         from a backup, or copied, give a new one"
+    )]
+    Ahead {
+        /// The server.
+        peer: String,
+        /// The number of the record that the server expects.
+        has: u64,
+        /// The number of the next one here.
+        next: u64,
+    },
     /// There is no TLS between both.
     #[error("{peer}: {problem}")]
     Tls {
@@ -201,7 +214,7 @@ impl Peer {
         let limit = limit.max(Duration::from_micros(1));
         let set = self.stream().set_read_timeout(Some(limit));
         set.map_err(|error| self.failed(error))?;
-        let mut bytes = [0; 16 << 10];
+        let mut bytes = [0; CHUNK];
         let read = match &mut self.wire {
             Wire::Plain(stream) => stream.read(&mut bytes),
             Wire::Server(tls) => tls.read(&mut bytes),

@@ -7,8 +7,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use strata_stream::{
-    Cursor, Form, Item, PAGE_HEADER_LEN, Page, PageHeader, Reached, Record, State, StreamKey,
-    StreamName, Walk,
+    Cursor, Form, Item, Origin, PAGE_HEADER_LEN, Page, PageHeader, Reached, Record, State,
+    StreamKey, StreamName, Walk,
 };
 use strata_sys::AlignedBytes;
 use strata_wire::{exact, unix_ns};
@@ -35,6 +35,8 @@ pub struct Entry<'a> {
     /// When it was appended, ns since 1970: up to 10 ms earlier, or of linked records, when its
     /// page was begun.
     pub time_ns: u64,
+    /// Its producer, if it came from one.
+    pub origin: Option<Origin<'a>>,
     /// What was appended.
     pub payload: &'a [u8],
 }
@@ -567,6 +569,7 @@ impl StreamReader {
                 next: self.cursor,
                 seq: record.seq,
                 time_ns: record.time_ns,
+                origin: record.origin,
                 payload: record.payload,
             })?;
             if !goes_on || count == max {

@@ -3,12 +3,15 @@
 //! ```text
 //! role     the role that serves a directory of streams: admission, a thread for each connection
 //! serving  one connection: appends, or reads
+//! shared   a stream that several clients append to
 //! hosted   stripes of other machines' directories that a server has: serves their pages
 //! ```
 
 mod hosted;
 mod role;
 mod serving;
+mod shared;
 
 pub use hosted::{HostedSession, HostedStripe};
 pub use role::{HostedSpec, StreamServeOutcome, StreamServeSpec};
+pub use shared::{ProducerSession, SharedError, SharedStreams, Turn};

@@ -47,6 +47,11 @@ impl Upkeep {
         self.unsynced.get_or_insert(now + SYNC_EVERY);
     }
 
+    /// The records that came are to be synced now.
+    pub fn hurry(&mut self, now: Instant) {
+        self.unsynced = self.unsynced.map(|due| due.min(now));
+    }
+
     /// When something is due.
     #[must_use]
     pub fn due(&self) -> Instant {

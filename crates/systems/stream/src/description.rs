@@ -6,10 +6,10 @@ use strata_wire::exact;
 use zerocopy::FromBytes;
 use zerocopy::little_endian::{U32, U64};
 
-use crate::header::Form;
 use crate::key::StreamKey;
 use crate::layout::DescriptionBytes;
 use crate::name::StreamName;
+use crate::page::header::Form;
 use crate::retention::Retention;
 use crate::table::{Geometry, GeometryError};
 
@@ -20,13 +20,13 @@ pub const STATE_AT: u64 = SECTOR;
 /// Where the page directory is.
 pub const DIRECTORY_AT: u64 = 2 * SECTOR;
 
-const MAGIC: [u8; 8] = *b"STRASTR2";
+const MAGIC: [u8; 8] = *b"STRASTR3";
 const LEN: usize = size_of::<DescriptionBytes>();
 
 /// What a stream is.
 ///
 /// ```text
-///   0 magic "STRASTR2"
+///   0 magic "STRASTR3"
 ///   8 id u64              random
 ///  16 key 16 bytes        random: of the tags of its records
 ///  32 created_ns u64      since 1970
@@ -65,11 +65,11 @@ pub struct Description {
 pub enum DescriptionError {
     /// Something else, or of a later version.
     #[error(
-        "it is not a stream of version 2: create streams of earlier development versions again"
+        "it is not a stream of version 3: recreate streams that earlier development versions made"
     )]
     Magic,
     /// Cut short.
-    #[error("it has {0} bytes only")]
+    #[error("it has only {0} bytes")]
     Short(usize),
     /// Changed since it was written.
     #[error("its description (bytes 0 to 143) is damaged")]

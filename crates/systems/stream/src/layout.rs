@@ -66,7 +66,7 @@ layout!(
 #[repr(C)]
 pub(crate) struct StateBytes {
     pub(crate) magic: [u8; 8],
-    pub(crate) is_clean: U64,
+    pub(crate) flags: U64,
     pub(crate) index: U64,
     pub(crate) offset: U32,
     pub(crate) number: U32,
@@ -79,7 +79,7 @@ pub(crate) struct StateBytes {
 }
 layout!(
     StateBytes, 264,
-    magic at 0, is_clean at 8, index at 16, offset at 24, number at 28, next_seq at 32,
+    magic at 0, flags at 8, index at 16, offset at 24, number at 28, next_seq at 32,
     oldest at 40, directory_entries at 48, time_ns at 56, samples at 64, tag at 256,
 );
 

@@ -11,11 +11,12 @@
 //! description, state     what a stream is; how far it has come
 //! table                  page table: directory, table pages, data pages
 //! recovery, retention    which pages a stream has after a crash; which of them go
-//! header                 what a data page says of itself
 //! page                   PageWriter fills a page, Page is one that was read
-//!   sealed               records of ours: recognised by a keyed tag wherever they are
+//!   header               what a data page says of itself
+//!   sealed, mark         records of ours: recognised by a keyed tag wherever they are; marks between them
 //!   linked               records of the paper: found through the addresses of those before them
-//! walk, missing          one reader of both forms
+//!   walk, missing        one reader of both forms
+//! producers              which records of each producer a stream has
 //! key                    the keyed functions behind both
 //! message                what clients and a server say to each other over TCP
 //! nvme                   an NVMe queue pair, driven by writes and reads of memory
@@ -29,34 +30,32 @@
 
 mod cursor;
 pub mod description;
-mod header;
 mod key;
 mod layout;
-mod linked;
 pub mod message;
-mod missing;
 mod name;
 pub mod nvme;
 mod page;
+mod producers;
 mod recovery;
 mod retention;
-mod sealed;
 mod state;
 mod table;
-mod walk;
 
 pub use cursor::{Cursor, CursorError};
 pub use description::{Description, DescriptionError};
-pub use header::{
+pub use key::{PageKey, StreamKey, siphash24};
+pub use name::{NameError, StreamName};
+pub use page::header::{
     Form, LINKED_HEAD_LEN_MAX, PAGE_HEADER_LEN, PageHeader, PageHeaderError, RECORD_LEN_MAX,
     REDUNDANCY_MAX, SEALED_HEAD_LEN,
 };
-pub use key::{PageKey, StreamKey, siphash24};
-pub use missing::Missing;
-pub use name::{NameError, StreamName};
-pub use page::{AppendError, Blocks, Page, PageWriter};
+pub use page::mark::Origin;
+pub use page::missing::Missing;
+pub use page::walk::{Item, Reached, Record, Walk};
+pub use page::{AppendError, Blocks, Current, Page, PageWriter};
+pub use producers::{PRODUCERS_MAX, Producer, Producers};
 pub use recovery::{INDEX_JUMP, Recovered, recovered};
 pub use retention::{Held, Retention, expired};
 pub use state::{Sample, State};
 pub use table::{Geometry, GeometryError, TableEntry, TableUpdate, TableWriter};
-pub use walk::{Item, Reached, Record, Walk};

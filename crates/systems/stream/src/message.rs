@@ -3,21 +3,23 @@
 //! A client begins with [`MAGIC`]. Then both send frames: the length u32 of what follows, a kind u8,
 //! and what the kind has. Little-endian; `docs/formats/stream.md` has the fields.
 
+mod frames;
 mod stripe;
 
 use strata_wire::exact;
 
+pub use frames::Frames;
 pub use stripe::{
     ALL_STREAMS, Answer, HEADER_ENTRY_LEN, HEADERS_MAX, PAGES_MAX, PIECE_LEN_MAX, Request,
     STREAMS_MAX, Sizes,
 };
 
-use crate::{Cursor, RECORD_LEN_MAX};
+use crate::{Cursor, Origin, RECORD_LEN_MAX};
 
 /// What a client sends first.
-pub const MAGIC: [u8; 8] = *b"STRNET01";
+pub const MAGIC: [u8; 8] = *b"STRNET02";
 /// The longest frame, without its length: a record of a stream, and its description.
-pub const FRAME_LEN_MAX: usize = RECORD_LEN_MAX + 64;
+pub const FRAME_LEN_MAX: usize = RECORD_LEN_MAX + 160;
 /// The longest frame of a client that has not asked for anything yet.
 pub const ASK_LEN_MAX: usize = 256;
 /// The longest text of a refusal.
@@ -41,11 +43,17 @@ pub enum From {
 /// A message.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Message<'a> {
-    /// Client: appends to this stream from now on.
+    /// Client: a producer appends to this stream from now on.
     Append {
+        /// The producer's id; never 0.
+        id: u64,
+        /// The producer's name.
+        producer: &'a str,
         /// The stream.
         name: &'a str,
     },
+    /// Client: the number of the next record, among those of its producer.
+    Start(u64),
     /// Client: wants records of this stream.
     Tail {
         /// The stream.
@@ -66,7 +74,7 @@ pub enum Message<'a> {
     Request(Request<'a>),
     /// Server: what it answers.
     Answer(Answer<'a>),
-    /// Client: a record to append.
+    /// Client: the producer's next record.
     Record(&'a [u8]),
     /// Client: no more records.
     End,
@@ -76,8 +84,10 @@ pub enum Message<'a> {
     Ready {
         /// The longest record of the stream.
         record_len_max: u32,
+        /// The number of the producer's next record: the stream has those before it.
+        next: u64,
     },
-    /// Server: this number of records of this connection survive a loss of power.
+    /// Server: the producer's records with a smaller number survive a loss of power.
     Synced(u64),
     /// Server: a record.
     Entry {
@@ -87,6 +97,8 @@ pub enum Message<'a> {
         seq: Option<u64>,
         /// When it was appended, ns since 1970.
         time_ns: u64,
+        /// Its producer, if it came from one.
+        origin: Option<Origin<'a>>,
         /// The record.
         payload: &'a [u8],
     },
@@ -99,7 +111,7 @@ pub enum Message<'a> {
     },
     /// Server: no more records.
     Done {
-        /// Records of this connection.
+        /// Of a reader: the records of this connection; of a producer: the number of its next record.
         records: u64,
         /// The place after the last one.
         cursor: Cursor,
@@ -162,6 +174,14 @@ impl<'a> Fields<'a> {
         Some(Cursor { index, offset })
     }
 
+    /// An id, and a name after its length.
+    fn named(&mut self) -> Option<(u64, &'a str)> {
+        let (id, [len]) = (self.u64()?, self.take()?);
+        let (name, rest) = self.0.split_at_checked(usize::from(len))?;
+        self.0 = rest;
+        Some((id, std::str::from_utf8(name).ok()?))
+    }
+
     fn text(self) -> Option<&'a str> {
         std::str::from_utf8(self.0).ok()
     }
@@ -175,6 +195,13 @@ impl<'a> Fields<'a> {
 fn put_cursor(out: &mut Vec<u8>, cursor: Cursor) {
     out.extend_from_slice(&cursor.index.to_le_bytes());
     out.extend_from_slice(&cursor.offset.to_le_bytes());
+}
+
+/// An id, and a name of at most 255 bytes, after its length.
+fn put_named(out: &mut Vec<u8>, id: u64, name: &str) {
+    out.extend_from_slice(&id.to_le_bytes());
+    out.push(exact(name.len()));
+    out.extend_from_slice(name.as_bytes());
 }
 
 /// Text as far as a frame may have it.
@@ -194,6 +221,7 @@ impl<'a> Message<'a> {
             Self::Stripe { .. } => 5,
             Self::Request(request) => request.kind(),
             Self::Answer(answer) => answer.kind(),
+            Self::Start(_) => 15,
             Self::Refused(_) => 16,
             Self::Ready { .. } => 17,
             Self::Synced(_) => 18,
@@ -209,9 +237,12 @@ impl<'a> Message<'a> {
         out.extend_from_slice(&[0; 4]);
         out.push(self.kind());
         match *self {
-            Self::Append { name } | Self::Stripe { name } => {
+            Self::Append { id, producer, name } => {
+                put_named(out, id, producer);
                 out.extend_from_slice(name.as_bytes());
             }
+            Self::Stripe { name } => out.extend_from_slice(name.as_bytes()),
+            Self::Start(number) => out.extend_from_slice(&number.to_le_bytes()),
             Self::Request(request) => request.put_fields(out),
             Self::Answer(answer) => answer.put_fields(out),
             Self::Tail {
@@ -233,17 +264,28 @@ impl<'a> Message<'a> {
             Self::Record(payload) => out.extend_from_slice(payload),
             Self::End => {}
             Self::Refused(text) => out.extend_from_slice(cut(text).as_bytes()),
-            Self::Ready { record_len_max } => out.extend_from_slice(&record_len_max.to_le_bytes()),
+            Self::Ready {
+                record_len_max,
+                next,
+            } => {
+                out.extend_from_slice(&record_len_max.to_le_bytes());
+                out.extend_from_slice(&next.to_le_bytes());
+            }
             Self::Synced(records) => out.extend_from_slice(&records.to_le_bytes()),
             Self::Entry {
                 next,
                 seq,
                 time_ns,
+                origin,
                 payload,
             } => {
                 put_cursor(out, next);
                 out.extend_from_slice(&seq.unwrap_or(NONE).to_le_bytes());
                 out.extend_from_slice(&time_ns.to_le_bytes());
+                let (id, name, number) =
+                    origin.map_or((0, "", 0), |from| (from.id, from.name, from.number));
+                out.extend_from_slice(&number.to_le_bytes());
+                put_named(out, id, name);
                 out.extend_from_slice(payload);
             }
             Self::Unread { missing, expired } => {
@@ -281,7 +323,11 @@ impl<'a> Message<'a> {
     fn of_kind(kind: u8, body: &'a [u8]) -> Option<Self> {
         let mut fields = Fields(body);
         match kind {
-            1 => fields.text().map(|name| Self::Append { name }),
+            1 => {
+                let (id, producer) = fields.named()?;
+                let name = fields.text()?;
+                (id > 0).then_some(Self::Append { id, producer, name })
+            }
             2 => {
                 let [kind, follow] = fields.take()?;
                 let cursor = fields.cursor()?;
@@ -304,10 +350,18 @@ impl<'a> Message<'a> {
             4 => fields.end(Some(Self::End)),
             5 => fields.text().map(|name| Self::Stripe { name }),
             6..=14 => Request::of_kind(kind, fields).map(Self::Request),
+            15 => {
+                let number = fields.u64();
+                fields.end(number.map(Self::Start))
+            }
             16 => fields.text().map(Self::Refused),
             17 => {
-                let record_len_max = fields.u32();
-                fields.end(record_len_max.map(|record_len_max| Self::Ready { record_len_max }))
+                let record_len_max = fields.u32()?;
+                let next = fields.u64();
+                fields.end(next.map(|next| Self::Ready {
+                    record_len_max,
+                    next,
+                }))
             }
             18 => {
                 let records = fields.u64();
@@ -315,11 +369,16 @@ impl<'a> Message<'a> {
             }
             19 => {
                 let (next, seq, time_ns) = (fields.cursor()?, fields.u64()?, fields.u64()?);
+                let number = fields.u64()?;
+                let (id, name) = fields.named()?;
+                let origin = Origin { id, name, number };
                 let payload = fields.0;
-                (payload.len() <= RECORD_LEN_MAX).then_some(Self::Entry {
+                let is_whole = id > 0 || (number == 0 && name.is_empty());
+                (is_whole && payload.len() <= RECORD_LEN_MAX).then_some(Self::Entry {
                     next,
                     seq: (seq != NONE).then_some(seq),
                     time_ns,
+                    origin: (id > 0).then_some(origin),
                     payload,
                 })
             }
@@ -336,101 +395,6 @@ impl<'a> Message<'a> {
             22..=27 => Answer::of_kind(kind, fields).map(Self::Answer),
             _ => None,
         }
-    }
-}
-
-/// Bytes of a connection into frames. Memory: a frame, and what is pushed at once.
-#[derive(Debug)]
-pub struct Frames {
-    bytes: Vec<u8>,
-    /// Where the next frame starts.
-    at: usize,
-    max: usize,
-    /// [`MAGIC`] has yet to come.
-    begins: bool,
-}
-
-impl Frames {
-    /// Of a client's connection, which begins with [`MAGIC`]; frames have at most [`ASK_LEN_MAX`]
-    /// bytes.
-    #[must_use]
-    pub fn of_client() -> Self {
-        Self {
-            bytes: Vec::new(),
-            at: 0,
-            max: ASK_LEN_MAX,
-            begins: true,
-        }
-    }
-
-    /// Of a server.
-    #[must_use]
-    pub fn of_server() -> Self {
-        Self {
-            bytes: Vec::new(),
-            at: 0,
-            max: FRAME_LEN_MAX,
-            begins: false,
-        }
-    }
-
-    /// From now on, frames have at most [`FRAME_LEN_MAX`] bytes.
-    pub fn allow_records(&mut self) {
-        self.max = FRAME_LEN_MAX;
-    }
-
-    /// Adds bytes that came.
-    pub fn push(&mut self, bytes: &[u8]) {
-        if self.at > 0 {
-            self.bytes.drain(..self.at);
-            self.at = 0;
-        }
-        self.bytes.extend_from_slice(bytes);
-    }
-
-    /// Whether [`Frames::next_message`] has something to say.
-    #[must_use]
-    pub fn is_ready(&self) -> bool {
-        let rest = &self.bytes[self.at..];
-        let body = rest.split_first_chunk::<4>();
-        self.begins
-            || body.is_some_and(|(len, rest)| {
-                let len = exact::<usize>(u32::from_le_bytes(*len));
-                len > self.max || rest.len() >= len
-            })
-    }
-
-    /// The next message, if it is there as a whole.
-    ///
-    /// # Errors
-    ///
-    /// If what came is invalid. Then nothing that follows can be read.
-    pub fn next_message(&mut self) -> Result<Option<Message<'_>>, MessageError> {
-        if self.begins {
-            let there = self.bytes.len().min(MAGIC.len());
-            if self.bytes[..there] != MAGIC[..there] {
-                return Err(MessageError::Magic);
-            }
-            if there < MAGIC.len() {
-                return Ok(None);
-            }
-            self.at = there;
-            self.begins = false;
-        }
-        let Some((len, rest)) = self.bytes[self.at..].split_first_chunk::<4>() else {
-            return Ok(None);
-        };
-        let len = exact::<usize>(u32::from_le_bytes(*len));
-        if len > self.max {
-            let max = self.max;
-            return Err(MessageError::Long { len, max });
-        }
-        let Some(frame) = rest.get(..len) else {
-            return Ok(None);
-        };
-        // Within the bytes: the frame was.
-        self.at = self.at.wrapping_add(len).wrapping_add(4);
-        Message::parse(frame).map(Some)
     }
 }
 
@@ -506,7 +470,11 @@ mod tests {
             _ => From::Last(n),
         };
         let message = match kind {
-            0 => Message::Append { name: text },
+            0 => Message::Append {
+                id: n.max(1),
+                producer: text,
+                name: text,
+            },
             1 => Message::Tail {
                 name: text,
                 from,
@@ -516,12 +484,20 @@ mod tests {
             2 => Message::Record(bytes),
             3 => Message::End,
             4 => Message::Refused(text),
-            5 => Message::Ready { record_len_max: 7 },
+            5 => Message::Ready {
+                record_len_max: 7,
+                next: n,
+            },
             6 => Message::Synced(n),
             7 => Message::Entry {
                 next: cursor,
                 seq: (n != NONE).then_some(n),
                 time_ns: n,
+                origin: (n % 2 > 0).then_some(Origin {
+                    id: n,
+                    name: text,
+                    number: !n,
+                }),
                 payload: bytes,
             },
             8 => Message::Unread {
@@ -531,6 +507,7 @@ mod tests {
             9 => Message::Stripe { name: text },
             10..19 => Message::Request(request(kind - 10, bytes, n)),
             19..25 => Message::Answer(answer(kind - 19, text, bytes, n)),
+            25 => Message::Start(n),
             _ => Message::Done { records: n, cursor },
         };
         let mut out = Vec::new();
@@ -542,7 +519,7 @@ mod tests {
     proptest! {
         #[test]
         fn frames_are_read_however_they_are_cut(
-            kinds in prop::collection::vec(0..26_usize, 1..20),
+            kinds in prop::collection::vec(0..27_usize, 1..20),
             text in "[a-z.]{0,64}",
             bytes in prop::collection::vec(any::<u8>(), 0..300),
             cursor in cursors(),

@@ -1,9 +1,19 @@
 //! Data pages: filling one, and what was read of one.
 
-use crate::header::{ALIGN, Form, PageHeader, SEALED_HEAD_LEN};
+pub(crate) mod header;
+mod linked;
+pub(crate) mod mark;
+pub(crate) mod missing;
+mod sealed;
+pub(crate) mod walk;
+
 use crate::key::{PageKey, StreamKey};
-use crate::linked::LinkedWriter;
-use crate::sealed::{self, Kind};
+use crate::producers::Producers;
+
+use header::{ALIGN, Form, PageHeader, SEALED_HEAD_LEN};
+use linked::LinkedWriter;
+use mark::Origin;
+use sealed::Kind;
 
 /// Memory that a page is written into, block after block. All of a page's blocks together are as
 /// long as the page.
@@ -55,6 +65,20 @@ pub struct PageWriter {
     /// Records so far.
     number: u32,
     linked: Option<LinkedWriter>,
+    current: Current,
+    /// A mark before it is appended.
+    mark: Vec<u8>,
+}
+
+/// Whose records the last marks of a page announce.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Current {
+    /// Not known: of a page that another process has filled.
+    Unknown,
+    /// Records without a producer.
+    None,
+    /// Those of a producer: its id, and the number of the next one.
+    Producer(u64, u64),
 }
 
 impl PageWriter {
@@ -78,6 +102,8 @@ impl PageWriter {
             block_start: 0,
             number: 0,
             linked,
+            current: Current::None,
+            mark: Vec::new(),
         };
         writer.put(blocks, &header.emit(key))?;
         Ok(writer)
@@ -102,6 +128,8 @@ impl PageWriter {
             block_start,
             number,
             linked: None,
+            current: Current::Unknown,
+            mark: Vec::new(),
         })
     }
 
@@ -119,7 +147,7 @@ impl PageWriter {
         self.number
     }
 
-    /// Appends a record.
+    /// Appends a record, of a producer or of none.
     ///
     /// # Errors
     ///
@@ -141,7 +169,67 @@ impl PageWriter {
         }
         self.append_sealed(blocks, payload, Kind::Record)?;
         self.number = self.number.wrapping_add(1);
+        if let Current::Producer(_, next) = &mut self.current {
+            *next = next.wrapping_add(1);
+        }
         Ok(())
+    }
+
+    /// Says whose record is next, if the marks before do not: the id of one of `producers`, and the record's number
+    /// among those of this producer. Linked records have no marks.
+    ///
+    /// # Errors
+    ///
+    /// If it does not fit, or the blocks fail.
+    #[inline]
+    pub fn announce<B: Blocks>(
+        &mut self,
+        blocks: &mut B,
+        time_ns: u64,
+        record: Option<(u64, u64)>,
+        producers: &Producers,
+    ) -> Result<(), AppendError<B::Error>> {
+        let next = record.map_or(Current::None, |(id, number)| Current::Producer(id, number));
+        if next == self.current || self.linked.is_some() {
+            return Ok(());
+        }
+        let mut mark = std::mem::take(&mut self.mark);
+        let producer = record.and_then(|(id, number)| {
+            let name = producers.get(id)?.name.as_str();
+            Some(Origin { id, name, number })
+        });
+        match producer {
+            Some(origin) => mark::put_producer(&mut mark, time_ns, &origin),
+            None => {
+                mark.clear();
+                mark.extend_from_slice(&mark::no_producer(time_ns));
+            }
+        }
+        let appended = self.append_sealed(blocks, &mark, Kind::Mark);
+        self.mark = mark;
+        appended?;
+        self.current = next;
+        Ok(())
+    }
+
+    /// Says, at the start of a page, up to which of its records the stream has those of each producer, and up to which
+    /// record all are synced. Linked records have no marks.
+    ///
+    /// # Errors
+    ///
+    /// If it does not fit, or the blocks fail.
+    pub fn list<B: Blocks>(
+        &mut self,
+        blocks: &mut B,
+        time_ns: u64,
+        (synced_seq, producers): (u64, &Producers),
+    ) -> Result<(), AppendError<B::Error>> {
+        if self.linked.is_some() {
+            return Ok(());
+        }
+        let mut mark = Vec::new();
+        mark::put_producers(&mut mark, time_ns, synced_seq, producers);
+        self.append_sealed(blocks, &mark, Kind::Mark)
     }
 
     /// Says when the records from here on are appended. Pages of linked records have no such marks:
@@ -157,7 +245,7 @@ impl PageWriter {
     ) -> Result<(), AppendError<B::Error>> {
         match self.linked {
             Some(_) => Ok(()),
-            None => self.append_sealed(blocks, &time_ns.to_le_bytes(), Kind::Mark),
+            None => self.append_sealed(blocks, &mark::time(time_ns), Kind::Mark),
         }
     }
 
@@ -277,5 +365,18 @@ impl<'p> Page<'p> {
     #[must_use]
     pub fn header(&self) -> &PageHeader {
         &self.header
+    }
+
+    /// The producers of the stream when the page was begun, and the number of the first record that was not synced
+    /// then. `None`: the mark that says so, before the first record, is not there.
+    #[must_use]
+    pub fn producers(&self) -> Option<(u64, Producers)> {
+        let first = sealed::read(&self.key, self.bytes, header::PAGE_HEADER_LEN)?;
+        match mark::parse(first.payload).filter(|_| first.kind == Kind::Mark)? {
+            (_, mark::Mark::Producers { synced_seq, bytes }) => {
+                Some((synced_seq, mark::producers(bytes)?))
+            }
+            _ => None,
+        }
     }
 }

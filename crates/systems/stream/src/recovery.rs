@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::header::PageHeader;
+use crate::page::header::PageHeader;
 use crate::retention::Retention;
 use crate::state::State;
 use crate::table::Geometry;
@@ -92,7 +92,7 @@ pub fn recovered(read: impl IntoIterator<Item = (u32, Option<PageHeader>)>) -> R
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::header::Form;
+    use crate::page::header::Form;
 
     #[test]
     fn pages_come_in_order_and_the_later_of_two_counts() {

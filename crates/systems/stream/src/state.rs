@@ -30,7 +30,8 @@ pub struct Sample {
 ///
 /// ```text
 ///   0 magic "STRASTAT"
-///   8 is_clean u64            1: no appender, and all of this is true
+///   8 flags u64               bit 0: no appender, and all of this is true; bit 1: producers have appended;
+///                            bit 2: they append, or did so last
 ///  16 index u64               the end: up to here, records are in the file
 ///  24 offset u32
 ///  28 number u32              records of the last page
@@ -45,6 +46,10 @@ pub struct Sample {
 pub struct State {
     /// Whether there is no appender, and everything that was appended is on disk.
     pub is_clean: bool,
+    /// Whether producers have ever appended to it.
+    pub has_producers: bool,
+    /// Whether they append now, or did so last.
+    pub is_producers: bool,
     /// The end: records before it are in the file.
     pub end: Cursor,
     /// Records of the last page.
@@ -103,7 +108,11 @@ impl State {
     pub fn emit(&self, key: &StreamKey) -> [u8; LEN] {
         let state = StateBytes {
             magic: MAGIC,
-            is_clean: U64::new(self.is_clean.into()),
+            flags: U64::new(
+                u64::from(self.is_clean)
+                    | u64::from(self.has_producers) << 1
+                    | u64::from(self.is_producers) << 2,
+            ),
             index: U64::new(self.end.index),
             offset: U32::new(self.end.offset),
             number: U32::new(self.number),
@@ -133,7 +142,9 @@ impl State {
             return None;
         }
         Some(Self {
-            is_clean: read.is_clean.get() == 1,
+            is_clean: read.flags.get() & 1 != 0,
+            has_producers: read.flags.get() & 2 != 0,
+            is_producers: read.flags.get() & 4 != 0,
             end: Cursor {
                 index: read.index.get(),
                 offset: read.offset.get(),
@@ -161,6 +172,7 @@ mod tests {
         let key = StreamKey::new([9; 16]);
         let mut state = State {
             is_clean: true,
+            has_producers: true,
             end: Cursor::page(4),
             number: 3,
             next_seq: 9,

@@ -149,6 +149,19 @@ impl SimDisk {
         }
     }
 
+    /// The disk as a process finds it that starts after another was killed now: all that was written is there, and what
+    /// was not synced can still be lost. This one stays as it is for the process that was killed.
+    #[must_use]
+    pub fn after_kill(&self) -> Self {
+        let files = self.state().files.clone();
+        Self {
+            state: Arc::new(Mutex::new(State {
+                files,
+                ..State::default()
+            })),
+        }
+    }
+
     /// Flips one bit of a file, as a failing disk would.
     ///
     /// # Panics

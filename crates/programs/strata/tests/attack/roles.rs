@@ -363,7 +363,16 @@ fn by_connections() {
     })];
     siege("serve", attacks);
     let attacks: &[Attack<Working<STREAMS>>] = &[("connections", |s, r| {
-        s.connections(r, 4793, &[b"", b"STRNET01", b"STRNET01\x10\0\0\0"]);
+        s.connections(
+            r,
+            4793,
+            &[
+                b"",
+                b"STRNET02",
+                b"STRNET02\x10\0\0\0",
+                b"STRNET02\x12\0\0\0\x01\x07\0\0\0\0\0\0\0\x02meevents\x05\0\0\0\x03abcd",
+            ],
+        );
     })];
     siege("stream serve", attacks);
 }

@@ -11,6 +11,7 @@ use strata_stream::{
 use strata_sys::AlignedBytes;
 use strata_wire::exact;
 
+use super::producers::Pages;
 use super::{Appended, StreamAppender};
 use crate::dir::StreamDir;
 use crate::error::{In as _, Result, StreamError};
@@ -49,7 +50,8 @@ impl StreamAppender {
         stripes.join(file.description.id, &dir.owners()?, now_ns)?;
         let stored = file.state()?;
         let was_clean = stored.as_ref().is_some_and(|state| state.is_clean);
-        let found = recovered_pages(&mut stripes, &file, true, stored.as_ref())?;
+        let mut found = recovered_pages(&mut stripes, &file, true, stored.as_ref())?;
+        let last_index = found.pages.last_key_value().map(|(&index, _)| index);
         if let (None, Some(gone)) = (&stored, stripes.gone().first()) {
             return Err(StreamError::Damaged {
                 problem: format!(
@@ -60,6 +62,12 @@ impl StreamAppender {
                 file: file.path,
             });
         }
+        let pages = Pages {
+            stripes: &mut stripes,
+            file: &file,
+            found: &mut found,
+        };
+        let opened = pages.open(stored.as_ref())?;
         let known = known_pages(&stripes, &file, &found, stored.as_ref());
         let first = known.first_key_value().map(|(&index, _)| index);
         let oldest = found.oldest(
@@ -69,6 +77,7 @@ impl StreamAppender {
         );
         let mut state = stored.unwrap_or_else(State::unknown);
         state.oldest = oldest.or(first).unwrap_or(state.oldest);
+        state.is_producers = false;
         let last = found.pages.last_key_value().map(|(_, &last)| last);
         let pages = known.iter().map(|(&index, &(page, _))| (index, page));
         let table = if was_clean {
@@ -107,6 +116,9 @@ impl StreamAppender {
             total: Appended::default(),
             at_open: Appended::default(),
             kept: (Cursor::START, 0),
+            producers: opened.producers,
+            synced_seq: 0,
+            lost_before: 0,
             state,
             dir: dir.clone(),
             stripes,
@@ -121,7 +133,15 @@ impl StreamAppender {
         }
         match (last, was_clean) {
             (Some((page, header)), true) => appender.go_on(page, header)?,
-            (last, was_clean) => appender.begin_after_crash(last, was_clean)?,
+            (last, was_clean) => {
+                if let Some(seq) = opened.next_seq {
+                    appender.state.next_seq = seq;
+                    appender.memory.settle(seq);
+                }
+                let later = last_index.map_or(0, |index| index + 1);
+                appender.next_index = appender.next_index.max(later);
+                appender.begin_after_crash(last, was_clean)?;
+            }
         }
         let (now, _) = appender.state.recent();
         appender.total = Appended {
@@ -130,7 +150,12 @@ impl StreamAppender {
         };
         appender.at_open = appender.total;
         appender.kept = (appender.end(), 0);
-        appender.publish(now_ns)?;
+        match was_clean {
+            true => appender.publish(now_ns)?,
+            // From here on, the list of producers in a page counts.
+            false => appender.sync(now_ns)?,
+        }
+        appender.synced_seq = appender.state.next_seq;
         Ok(appender)
     }
 

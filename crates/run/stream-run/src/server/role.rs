@@ -21,11 +21,12 @@ use strata_sys::socket;
 
 use super::hosted::HostedStripe;
 use super::serving::{Ended, Offer, Served, serve};
+use super::shared::SharedStreams;
 use crate::peer::{Peer, PeerError};
-use crate::{StreamDir, paths_of};
+use crate::{StreamDir, StreamSpec, paths_of};
 
 /// Connections at a time that have said what they want.
-const CLIENTS_MAX: usize = 64;
+const CLIENTS_MAX: usize = 256;
 /// Connections that have not yet, in all and from one address.
 const STRANGERS_MAX: usize = 64;
 const STRANGERS_OF_ONE_MAX: usize = 8;
@@ -52,6 +53,8 @@ pub struct HostedSpec {
 pub struct StreamServeSpec {
     /// The directory of streams, if there is one.
     pub dir: Option<PathBuf>,
+    /// How a stream is created when a client appends to one that is not there; `None`: the client is refused.
+    pub creates: Option<StreamSpec>,
     /// Stripes for directories of other machines.
     pub stripes: Vec<HostedSpec>,
     /// Where clients connect.
@@ -120,7 +123,11 @@ impl Spec for StreamServeSpec {
         }
         tell(&Notice::serving(address, what));
         let server = Server {
-            offer: Offer { dir, stripes },
+            offer: Offer {
+                streams: dir.map(SharedStreams::new),
+                creates: self.creates,
+                stripes,
+            },
             tls: self.tls,
             stop: Arc::clone(&stop),
             served: Served::new(Arc::clone(&tell)),

@@ -10,8 +10,9 @@ use strata_stream::message::{From, Message, UNCOUNTED};
 use strata_wire::{exact, unix_ns};
 
 use super::hosted::HostedStripe;
+use super::shared::{ProducerSession, SharedError, SharedStreams, Turn};
 use crate::peer::{Came, Peer, PeerError, Result};
-use crate::{Kept, StreamAppender, StreamDir, StreamError, StreamReader, Unread, Upkeep};
+use crate::{StreamDir, StreamError, StreamReader, StreamSpec, Unread};
 
 /// How long a client may take to say what it wants, its part of TLS included.
 const ASK_LIMIT: Duration = Duration::from_secs(10);
@@ -37,8 +38,8 @@ impl Served {
     }
 
     /// Says what is wrong with stripes of a stream.
-    fn warn_of(&self, appender: &mut StreamAppender, name: &StreamName) {
-        for warning in appender.take_warnings() {
+    fn warn_of(&self, turn: &mut Turn<'_>, name: &StreamName) {
+        for warning in turn.take_warnings() {
             (self.tell)(&Notice::warning(format!("stream {name}: {warning}")));
         }
     }
@@ -51,11 +52,13 @@ pub(super) enum Ended {
     Peer(#[from] PeerError),
     #[error(transparent)]
     Stream(#[from] StreamError),
+    #[error(transparent)]
+    Shared(#[from] SharedError),
 }
 
 /// What a client asks for.
 enum Asked {
-    Append(StreamName),
+    Append(StreamName, (u64, StreamName)),
     Tail(StreamName, From, u64, bool),
     Stripe(StreamName),
 }
@@ -63,7 +66,9 @@ enum Asked {
 /// What a server has.
 pub(super) struct Offer {
     /// Its streams.
-    pub(super) dir: Option<StreamDir>,
+    pub(super) streams: Option<Arc<SharedStreams>>,
+    /// How a stream is created when a client appends to one that is not there; `None`: it is not.
+    pub(super) creates: Option<StreamSpec>,
     /// Stripes of other directories.
     pub(super) stripes: Vec<Arc<HostedStripe>>,
 }
@@ -82,13 +87,24 @@ pub(super) fn serve(
         Ok(asked) => asked,
         Err(text) => return Ok(refuse(peer, &text)?),
     };
-    let done = match (asked, &offer.dir) {
-        (Asked::Append(name), Some(dir)) => append(peer, dir, &name, served, stop),
-        (Asked::Tail(name, from, max, follow), Some(dir)) => {
-            let wanted = (from, max, follow);
-            tail(peer, dir, &name, wanted, served, stop)
+    let done = match (asked, &offer.streams) {
+        (Asked::Append(name, producer), Some(streams)) => {
+            let created = match &offer.creates {
+                Some(spec) => create(streams.dir(), &name, spec),
+                None => Ok(()),
+            };
+            let now = (Instant::now(), unix_ns());
+            let producer = (producer.0, &producer.1);
+            let joined = created.and_then(|()| streams.join(&name, producer, now));
+            joined
+                .map_err(Ended::from)
+                .and_then(|session| append(peer, session, &name, served, stop))
         }
-        (Asked::Append(_) | Asked::Tail(..), None) => {
+        (Asked::Tail(name, from, max, follow), Some(streams)) => {
+            let wanted = (from, max, follow);
+            tail(peer, streams.dir(), &name, wanted, served, stop)
+        }
+        (Asked::Append(..) | Asked::Tail(..), None) => {
             return Ok(refuse(peer, "this server has stripes only, no streams")?);
         }
         (Asked::Stripe(name), _) => {
@@ -99,12 +115,14 @@ pub(super) fn serve(
             }
         }
     };
-    if let Err(Ended::Stream(error)) = &done {
+    let text = match &done {
+        Ok(()) | Err(Ended::Peer(_)) => return done,
         // Without the paths of this machine.
-        let text = said(error);
-        // If it is gone, what happened to the stream is what matters.
-        let _ = refuse(peer, &text);
-    }
+        Err(Ended::Stream(error) | Ended::Shared(SharedError::Stream(error))) => said(error),
+        Err(Ended::Shared(error)) => error.to_string(),
+    };
+    // If it is gone, what happened to the stream is what matters.
+    let _ = refuse(peer, &text);
     done
 }
 
@@ -118,11 +136,25 @@ fn said(error: &StreamError) -> String {
     match error {
         StreamError::Unknown { name, .. } => format!("no stream {name} here"),
         StreamError::InUse { name, .. } => {
-            format!("another process is appending to {name}, and only one may")
+            format!(
+                "a process on the server's machine is appending to {name}: end it, or let it append through the server"
+            )
         }
         StreamError::TooLong { .. } | StreamError::Lost { .. } => error.to_string(),
         StreamError::File { source, .. } => format!("the stream's disk: {source}"),
         _ => "the stream cannot be used: see the messages of its server".to_owned(),
+    }
+}
+
+/// Creates a stream, unless it is there.
+fn create(
+    dir: &StreamDir,
+    name: &StreamName,
+    spec: &StreamSpec,
+) -> std::result::Result<(), StreamError> {
+    match dir.create_stream(name, spec, unix_ns()) {
+        Err(StreamError::Exists { .. }) => Ok(()),
+        created => created,
     }
 }
 
@@ -133,7 +165,13 @@ fn ask(peer: &mut Peer) -> Result<std::result::Result<Asked, String>> {
         Err(error) => Err(strata_stream::NameError::to_string(&error)),
     };
     peer.wait_for(ASK_LIMIT, |message| match message {
-        Message::Append { name } => Some(named(name, &Asked::Append)),
+        Message::Append { id, producer, name } => {
+            let producer = producer.parse::<StreamName>();
+            Some(match producer {
+                Ok(producer) => named(name, &|name| Asked::Append(name, (id, producer.clone()))),
+                Err(error) => Err(format!("the producer's name: {error}")),
+            })
+        }
         Message::Stripe { name } => Some(named(name, &Asked::Stripe)),
         Message::Tail {
             name,
@@ -145,76 +183,74 @@ fn ask(peer: &mut Peer) -> Result<std::result::Result<Asked, String>> {
     })
 }
 
+/// Appends a producer's records, until it or the server ends.
 fn append(
     peer: &mut Peer,
-    dir: &StreamDir,
+    mut session: ProducerSession,
     name: &StreamName,
     served: &Served,
     stop: &AtomicBool,
 ) -> std::result::Result<(), Ended> {
-    let mut appender = dir.append(name, unix_ns())?;
-    let taken = take_records(peer, &mut appender, name, served, stop);
-    served.warn_of(&mut appender, name);
-    // What came before the connection ended counts, however it did.
-    let cursor = appender.end();
-    let synced = appender.sync(unix_ns());
+    peer.put(&Message::Ready {
+        record_len_max: exact(session.record_len_max()),
+        next: session.next(),
+    })?;
+    peer.flush()?;
+    peer.allow_records();
+    let done = take_records(peer, &mut session, name, served, stop);
     served
         .appended
-        .fetch_add(appender.kept(), Ordering::Relaxed);
-    if let Err(Ended::Stream(error)) = taken {
-        return Err(error.into());
+        .fetch_add(session.appended(), Ordering::Relaxed);
+    let ended = done?;
+    let mut turn = session.turn();
+    let synced = match ended {
+        true => turn.end(unix_ns()),
+        false => turn.sync(unix_ns()),
+    };
+    served.warn_of(&mut turn, name);
+    drop(turn);
+    let (records, cursor) = synced?;
+    if ended {
+        peer.put(&Message::Done { records, cursor })?;
+        return Ok(peer.flush()?);
     }
-    synced?;
-    let is_kept = appender.all_kept();
-    let records = appender.close(unix_ns())?.records;
-    let taken = taken?;
-    is_kept?;
-    if !taken {
-        let text =
-            format!("the server is shutting down; it has {records} records of this connection");
-        return Ok(refuse(peer, &text)?);
-    }
-    peer.put(&Message::Done { records, cursor })?;
-    Ok(peer.flush()?)
+    peer.put(&Message::Synced(records))?;
+    Ok(refuse(peer, "the server is shutting down")?)
 }
 
 /// Takes records until the client says that it was all; if not, the server ends.
 fn take_records(
     peer: &mut Peer,
-    appender: &mut StreamAppender,
+    session: &mut ProducerSession,
     name: &StreamName,
     served: &Served,
     stop: &AtomicBool,
 ) -> std::result::Result<bool, Ended> {
-    let record_len_max = exact(appender.record_len_max());
-    peer.put(&Message::Ready { record_len_max })?;
-    peer.flush()?;
-    peer.allow_records();
-    let mut upkeep = Upkeep::new(Instant::now());
     while !stop.load(Ordering::Relaxed) {
         let now_ns = unix_ns();
-        let mut has_come = false;
+        let mut turn = session.turn();
         loop {
             match peer.next_message()? {
-                Some(Message::Record(record)) => appender.append(now_ns, record)?,
+                Some(Message::Start(number)) => turn.start(number),
+                Some(Message::Record(record)) => turn.append(now_ns, record)?,
                 Some(Message::End) => return Ok(true),
                 Some(_) => return Err(peer.unexpected().into()),
                 None => break,
             }
-            has_come = true;
         }
-        if has_come {
-            upkeep.appended(Instant::now());
-        }
-        let kept = upkeep.run(appender, Instant::now(), now_ns)?;
-        served.warn_of(appender, name);
-        appender.all_kept()?;
-        if kept == Kept::Synced {
-            peer.put(&Message::Synced(appender.appended().records))?;
+        let confirmed = turn.keep_up((Instant::now(), now_ns));
+        served.warn_of(&mut turn, name);
+        let confirmed = confirmed?;
+        let due = turn.due();
+        drop(turn);
+        if let Some(number) = confirmed {
+            peer.put(&Message::Synced(number))?;
             peer.flush()?;
         }
-        let due = upkeep.due().saturating_duration_since(Instant::now());
-        if let Came::Closed = peer.receive(due.min(LOOK_EVERY))? {
+        let wait = due.map_or(LOOK_EVERY, |due| {
+            due.saturating_duration_since(Instant::now())
+        });
+        if let Came::Closed = peer.receive(wait.min(LOOK_EVERY))? {
             return Err(peer.closed().into());
         }
     }
@@ -235,7 +271,10 @@ fn tail(
         From::Since(time_ns) => reader.seek_time(time_ns)?,
         From::Last(records) => reader.seek_last(records)?,
     }
-    peer.put(&Message::Ready { record_len_max: 0 })?;
+    peer.put(&Message::Ready {
+        record_len_max: 0,
+        next: 0,
+    })?;
     let mut told = Unread::default();
     let mut sent = 0;
     while sent < max && !stop.load(Ordering::Relaxed) {
@@ -314,6 +353,7 @@ fn send_records(
             next: entry.next,
             seq: entry.seq,
             time_ns: entry.time_ns,
+            origin: entry.origin,
             payload: entry.payload,
         })?;
         Ok::<bool, Ended>(true)

@@ -3,6 +3,7 @@
 mod damage;
 mod devices;
 mod mistakes;
+mod producers;
 mod serve;
 mod servers;
 mod stripes;

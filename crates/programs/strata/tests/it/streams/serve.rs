@@ -216,7 +216,7 @@ fn what_cannot_be_is_refused_in_words() {
     }
     let output = server.tail(&["--cursor", "@me"]).output().unwrap();
     assert_eq!(output.status.code(), Some(2));
-    // One at a time appends, wherever from.
+    // While a client appends, no process of the server's machine does.
     let mut first = strata();
     first.args(["stream", "append", &server.place()]);
     let mut first = first
@@ -229,19 +229,40 @@ fn what_cannot_be_is_refused_in_words() {
     while ok(&mut server.tail(&[])).is_empty() {
         assert!(start.elapsed() < PATIENCE);
     }
-    let said = failed(&mut of("append", server.place()));
+    let local = |verb: &str| {
+        let mut command = strata();
+        command.args(["stream", verb]).stdin(Stdio::null());
+        command
+            .arg(server.folder.path().join("streams"))
+            .arg("events");
+        command
+    };
+    let said = failed(&mut local("append"));
     assert!(
         said.contains("another process is appending to events"),
         "{said}"
     );
-    // The stream is free again when its appender is gone without a word.
+    // Other clients do.
+    assert!(server.append(&[], b"second\n").status.success());
+    // The stream is free again when its clients are gone without a word.
     first.kill().unwrap();
     first.wait().unwrap();
     let start = Instant::now();
-    while !server.append(&[], b"second\n").status.success() {
+    while !local("append").output().unwrap().status.success() {
         assert!(start.elapsed() < PATIENCE);
     }
     assert_eq!(ok(&mut server.tail(&[])), "first\nsecond\n");
+    let mut spooled = local("append");
+    spooled
+        .arg("--spool")
+        .arg(server.folder.path().join("spool"));
+    let output = spooled.output().unwrap();
+    let errors = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2), "{errors}");
+    assert!(
+        errors.contains("--spool and --name are for a server"),
+        "{errors}"
+    );
     // Others reach this address.
     let mut open = strata();
     open.args(["stream", "serve"])
@@ -295,7 +316,16 @@ fn only_those_with_a_certificate_of_the_authority_are_served() {
 /// The first bytes of a client, and a frame.
 fn frame(kind: u8, body: &[u8]) -> Vec<u8> {
     let len = u32::try_from(body.len() + 1).unwrap();
-    [&b"STRNET01"[..], &len.to_le_bytes(), &[kind], body].concat()
+    [&b"STRNET02"[..], &len.to_le_bytes(), &[kind], body].concat()
+}
+
+/// A producer that appends to a stream: its id, the length of its name, its name, and that of the stream.
+fn append_of(id: u64, producer: &[u8], stream: &[u8]) -> Vec<u8> {
+    let len = u8::try_from(producer.len()).unwrap();
+    frame(
+        1,
+        &[&id.to_le_bytes()[..], &[len], producer, stream].concat(),
+    )
 }
 
 /// Whether a connection is closed by the other end, before long.
@@ -316,12 +346,15 @@ fn strangers_cost_little_and_stop_no_client() {
     // What is no client, or asks for what cannot be, is disconnected.
     for bytes in [
         b"GET / HTTP/1.1\r\n\r\n".to_vec(),
-        b"STRNET02\0\0\0\0".to_vec(),
-        [&b"STRNET01"[..], &u32::MAX.to_le_bytes()].concat(),
-        [&b"STRNET01"[..], &[0; 4]].concat(),
+        b"STRNET01\0\0\0\0".to_vec(),
+        [&b"STRNET02"[..], &u32::MAX.to_le_bytes()].concat(),
+        [&b"STRNET02"[..], &[0; 4]].concat(),
         frame(3, b"a record of nothing"),
         frame(99, b""),
-        frame(1, b"../../etc"),
+        append_of(7, b"me", b"../../etc"),
+        append_of(7, b"..\n", b"events"),
+        append_of(0, b"me", b"events"),
+        append_of(7, b"", b"events"),
         frame(1, b"\xff\xff"),
         frame(2, &tail_of(b"a/b")),
         frame(2, &tail_of(b"")[..10]),
@@ -332,7 +365,7 @@ fn strangers_cost_little_and_stop_no_client() {
     }
     // An appender that sends a frame too long keeps what it sent before.
     let mut appender = connect();
-    appender.write_all(&frame(1, b"events")).unwrap();
+    appender.write_all(&append_of(7, b"me", b"events")).unwrap();
     appender.write_all(&[6, 0, 0, 0, 3]).unwrap();
     appender.write_all(b"there").unwrap();
     appender.write_all(&[0xff; 64]).unwrap();
@@ -366,7 +399,7 @@ fn strangers_cost_little_and_stop_no_client() {
 }
 
 #[test]
-fn who_appends_or_follows_is_told_that_the_server_ends() {
+fn producers_and_readers_are_told_that_the_server_ends() {
     let mut server = Server::start(&[]);
     let mut appender = strata();
     appender
@@ -384,13 +417,19 @@ fn who_appends_or_follows_is_told_that_the_server_ends() {
     seen.read_line(&mut line).unwrap();
     assert_eq!(line, "first\n");
     signal(&server.child, "INT");
-    for child in [appender, following] {
-        let output = child.wait_with_output().unwrap();
-        let errors = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(1), "{errors}");
-        assert!(errors.contains("the server is shutting down"), "{errors}");
-    }
+    let output = following.wait_with_output().unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{errors}");
+    assert!(errors.contains("the server is shutting down"), "{errors}");
+    // A producer waits for the next server while there is input. It was told that all its records are durable.
     drop(stdin);
+    let output = appender.wait_with_output().unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{errors}");
+    assert!(
+        errors.contains("the server is shutting down; trying again"),
+        "{errors}"
+    );
     assert!(server.child.wait().unwrap().success());
     assert_eq!(ok(&mut server.local()), "first\n");
 }

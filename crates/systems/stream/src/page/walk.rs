@@ -2,11 +2,12 @@
 
 use std::vec;
 
-use crate::header::{PAGE_HEADER_LEN, SEALED_HEAD_LEN};
-use crate::linked::{self, Found};
-use crate::missing::Missing;
 use crate::page::Page;
-use crate::sealed::{self, Kind};
+use crate::page::header::{PAGE_HEADER_LEN, SEALED_HEAD_LEN};
+use crate::page::linked::{self, Found};
+use crate::page::mark::{self, Mark, Origin};
+use crate::page::missing::Missing;
+use crate::page::sealed::{self, Kind, Sealed};
 
 /// A record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -19,6 +20,8 @@ pub struct Record<'p> {
     pub seq: Option<u64>,
     /// When it was appended (ns since 1970), or earlier by as much as marks are apart.
     pub time_ns: u64,
+    /// Its producer, if it came from one.
+    pub origin: Option<Origin<'p>>,
     /// What was appended.
     pub payload: &'p [u8],
 }
@@ -39,6 +42,8 @@ pub struct Reached {
     /// The number of the next record, if its predecessor or a mark is known.
     number: u32,
     time_ns: u64,
+    /// The last mark of a producer: where its payload is in the page, and its record's number in the page.
+    producer: Option<(usize, usize, u32)>,
 }
 
 /// How much more than the page's bytes may be read in search of records: what looks like a record
@@ -51,6 +56,8 @@ pub struct Walk<'w, 'p> {
     reached: Reached,
     /// A sealed record that was found behind a gap.
     found: Option<usize>,
+    /// Something between the records so far is not one.
+    has_skipped: bool,
     budget: usize,
     /// Of a page with linked records.
     linked: Option<vec::IntoIter<(Found, Option<Missing>)>>,
@@ -74,6 +81,7 @@ impl<'p> Page<'p> {
             at: PAGE_HEADER_LEN,
             number: 0,
             time_ns: self.header.created_ns,
+            producer: None,
         })
     }
 
@@ -94,6 +102,7 @@ impl<'p> Page<'p> {
             page: self,
             reached,
             found: None,
+            has_skipped: false,
             budget: SEARCH_FACTOR.wrapping_mul(self.bytes.len()),
             linked: reader.map(|reader| reader.records().into_iter()),
             pending: None,
@@ -123,6 +132,27 @@ impl<'p> Walk<'_, 'p> {
         self.reached
     }
 
+    /// Whether all sealed records up to here follow each other, with nothing else between them.
+    #[must_use]
+    pub fn is_whole(&self) -> bool {
+        !self.has_skipped
+    }
+
+    /// The producer of the record with this number in the page.
+    #[inline]
+    fn origin(&self, number: u32) -> Option<Origin<'p>> {
+        let (start, end, first) = self.reached.producer?;
+        let bytes = self.page.bytes.get(start..end)?;
+        let Some((_, Mark::Producer(origin))) = mark::parse(bytes) else {
+            return None;
+        };
+        let later = u64::from(number.wrapping_sub(first));
+        Some(Origin {
+            number: origin.number.wrapping_add(later),
+            ..origin
+        })
+    }
+
     fn next_linked(&mut self) -> Option<Item<'p>> {
         let found = match self.pending.take() {
             Some(found) => found,
@@ -142,8 +172,26 @@ impl<'p> Walk<'_, 'p> {
             end: found.end,
             seq: None,
             time_ns: self.reached.time_ns,
+            origin: None,
             payload: &self.page.bytes[start..start.wrapping_add(found.len)],
         }))
+    }
+
+    /// Takes what a mark says of the records after it.
+    fn note(&mut self, at: usize, read: &Sealed<'p>) {
+        let Some((time_ns, mark)) = mark::parse(read.payload) else {
+            return;
+        };
+        self.reached.time_ns = time_ns;
+        match mark {
+            Mark::Time | Mark::Producers { .. } => {}
+            Mark::NoProducer => self.reached.producer = None,
+            Mark::Producer(_) => {
+                let start = at.wrapping_add(SEALED_HEAD_LEN);
+                let end = start.wrapping_add(read.payload.len());
+                self.reached.producer = Some((start, end, read.number));
+            }
+        }
     }
 
     /// The place of the next record after a hole.
@@ -168,6 +216,9 @@ impl<'p> Iterator for Walk<'_, 'p> {
                     return None;
                 }
                 at = self.search(at)?;
+                // Whose records follow is known from the next mark on.
+                self.has_skipped = true;
+                self.reached.producer = None;
                 continue;
             };
             if read.number > self.reached.number {
@@ -179,9 +230,7 @@ impl<'p> Iterator for Walk<'_, 'p> {
             self.found = None;
             self.reached.at = read.end;
             if read.kind == Kind::Mark {
-                if let Some(time) = read.payload.first_chunk() {
-                    self.reached.time_ns = u64::from_le_bytes(*time);
-                }
+                self.note(at, &read);
                 at = read.end;
                 continue;
             }
@@ -196,6 +245,7 @@ impl<'p> Iterator for Walk<'_, 'p> {
                         .wrapping_add(u64::from(read.number)),
                 ),
                 time_ns: self.reached.time_ns,
+                origin: self.origin(read.number),
                 payload: read.payload,
             }));
         }

@@ -11,8 +11,8 @@
 //! 16 payload   padded with zeros to a multiple of 8
 //! ```
 
-use crate::header::{ALIGN, RECORD_LEN_MAX, SEALED_HEAD_LEN};
 use crate::key::PageKey;
+use crate::page::header::{ALIGN, RECORD_LEN_MAX, SEALED_HEAD_LEN};
 
 const LEN_BITS: u32 = 21;
 const MARK: u64 = 1 << 21;

@@ -90,7 +90,8 @@ impl Form {
     #[must_use]
     pub fn record_len_max(self, page_bytes: usize) -> usize {
         let (room, head) = match self {
-            Self::Sealed => (page_bytes, SEALED_HEAD_LEN),
+            // Marks need some room of each page.
+            Self::Sealed => (page_bytes.saturating_sub(page_bytes / 8), SEALED_HEAD_LEN),
             Self::Linked {
                 redundancy,
                 block_bytes,

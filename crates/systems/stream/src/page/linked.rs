@@ -16,10 +16,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use strata_wire::exact;
 
-use crate::header::{
+use crate::page::header::{
     ALIGN, Form, LINKED_HEAD_LEN_MAX, PAGE_HEADER_LEN, PageHeader, RECORD_LEN_MAX, REDUNDANCY_MAX,
 };
-use crate::missing::Missing;
+use crate::page::missing::Missing;
 
 /// What a writer keeps: a switch has it in registers.
 #[derive(Debug)]

@@ -1,0 +1,502 @@
+//! A thread that keeps a producer connected to its server, and sends it records: from memory, or from a spool, which is
+//! a stream of this machine.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use strata_stream::{Cursor, StreamName};
+use strata_wire::unix_ns;
+
+use super::producer::{ProducerSpec, StreamProducer};
+use crate::error::{Result, StreamError};
+use crate::peer::PeerError;
+use crate::{SavedCursor, StreamDir, StreamReader};
+
+/// Records are sent after this time.
+const SEND_EVERY: Duration = Duration::from_millis(50);
+/// Between attempts to connect: at first, and at most.
+const RETRY: Duration = Duration::from_millis(500);
+const RETRY_MAX: Duration = Duration::from_secs(10);
+/// How long a server may take to confirm the last records, and how long the end waits for a server that is not there.
+const CONFIRM_LIMIT: Duration = Duration::from_secs(60);
+const ABSENT_LIMIT: Duration = Duration::from_secs(10);
+/// Records of a spool that are in memory have at most these bytes, or one of them has.
+const SPOOL_HELD_MAX: usize = 64 << 20;
+/// Records that are read of a spool at once.
+const AT_ONCE: u64 = 1_000;
+const SAVE_EVERY: Duration = Duration::from_secs(1);
+/// The cursor of a spool: the server has confirmed the records before it.
+const CURSOR: &str = "forwarded";
+
+/// Where the records come from.
+pub enum Source {
+    /// From [`Forwarder::put`]; records that are not confirmed have at most these bytes in all.
+    Memory(usize),
+    /// From a stream of this machine, which another thread appends to: what is durable there ([`Forwarder::spooled`]).
+    Spool(StreamDir, StreamName),
+}
+
+impl std::fmt::Debug for Source {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Memory(bytes) => f.debug_tuple("Memory").field(bytes).finish(),
+            Self::Spool(_, name) => f.debug_tuple("Spool").field(name).finish(),
+        }
+    }
+}
+
+/// How far a forwarder has come.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Forwarding {
+    /// Records that the server has confirmed since the start.
+    pub confirmed: u64,
+    /// Records that were given up: the spool had deleted or lost them, or the server's stream has no room for them.
+    pub given_up: u64,
+    /// Bytes of records in memory.
+    held_bytes: usize,
+}
+
+/// What became of the records.
+#[derive(Debug)]
+pub struct Forwarded {
+    /// How far it came.
+    pub forwarding: Forwarding,
+    /// Records that the server has not confirmed.
+    pub unconfirmed: u64,
+    /// The end of the stream at the server, if all are confirmed.
+    pub end: Option<Cursor>,
+    /// Why the rest was not sent.
+    pub failure: Option<String>,
+}
+
+/// Records on their way to the thread.
+#[derive(Default)]
+struct Queue {
+    bytes: Vec<u8>,
+    ends: Vec<usize>,
+    /// Up to where the spool is durable, and the number of the record there.
+    spooled: (Cursor, u64),
+    forwarding: Forwarding,
+    is_ending: bool,
+    warnings: Vec<String>,
+    /// Why nothing more is sent.
+    failure: Option<String>,
+}
+
+struct Shared {
+    queue: Mutex<Queue>,
+    /// Something was put, or sent.
+    changed: Condvar,
+    memory_max: usize,
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn wait<'q>(&self, queue: MutexGuard<'q, Queue>, limit: Duration) -> MutexGuard<'q, Queue> {
+        let waited = self.changed.wait_timeout(queue, limit);
+        waited.unwrap_or_else(PoisonError::into_inner).0
+    }
+}
+
+/// A producer with a thread of its own.
+pub struct Forwarder {
+    shared: Arc<Shared>,
+    thread: JoinHandle<Forwarded>,
+    record_len_max: Option<usize>,
+}
+
+impl std::fmt::Debug for Forwarder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Forwarder").finish_non_exhaustive()
+    }
+}
+
+/// The thread.
+struct Forward {
+    shared: Arc<Shared>,
+    producer: StreamProducer,
+    spool: Option<Spool>,
+    first: u64,
+    retry: Retry,
+    given_up: u64,
+}
+
+/// When to connect next.
+struct Retry {
+    at: Instant,
+    wait: Duration,
+    /// It was said that there is no connection.
+    is_told: bool,
+}
+
+/// A stream that is sent, and kept until it is confirmed.
+struct Spool {
+    dir: StreamDir,
+    name: StreamName,
+    reader: StreamReader,
+    /// Cursors, with the numbers of the records there, that are not confirmed.
+    ahead: VecDeque<(u64, Cursor)>,
+    /// As it was saved last, and what could not be read since then.
+    saved: SavedCursor,
+    unread: u64,
+    saved_at: Instant,
+}
+
+impl Spool {
+    fn consumer() -> StreamName {
+        CURSOR.parse().expect("a name")
+    }
+
+    fn open(dir: StreamDir, name: StreamName) -> Result<(Self, u64)> {
+        let mut reader = dir.read(&name)?;
+        let saved = dir.saved(&name, &Self::consumer())?;
+        let saved = saved.unwrap_or_else(SavedCursor::none);
+        let cursor = saved.cursor.parse().unwrap_or(Cursor::START);
+        reader.seek(cursor, saved.next_seq);
+        let next = saved.next_seq.unwrap_or_default();
+        let spool = Self {
+            dir,
+            name,
+            reader,
+            ahead: VecDeque::new(),
+            saved,
+            unread: 0,
+            saved_at: Instant::now(),
+        };
+        Ok((spool, next))
+    }
+
+    /// Puts records that are durable; how many could not be read.
+    fn read(&mut self, producer: &mut StreamProducer, durable: Cursor) -> Result<u64> {
+        let len_max = producer.record_len_max().unwrap_or(usize::MAX);
+        let mut too_long = 0;
+        self.reader.refresh()?;
+        while producer.held_bytes() < SPOOL_HELD_MAX && self.reader.cursor() < durable {
+            let count = self.reader.read(AT_ONCE, |entry| {
+                producer.skip_to(entry.seq.unwrap_or_default());
+                match entry.payload.len() <= len_max {
+                    true => producer.put(entry.payload),
+                    false => {
+                        producer.skip_to(producer.next() + 1);
+                        too_long += 1;
+                    }
+                }
+                let goes_on = entry.next < durable && producer.held_bytes() < SPOOL_HELD_MAX;
+                Ok::<bool, StreamError>(goes_on)
+            })?;
+            if count == 0 {
+                break;
+            }
+            self.ahead
+                .push_back((producer.next(), self.reader.cursor()));
+        }
+        let unread = self.reader.unread();
+        let unread = unread.missing.0 + unread.expired;
+        let more = unread - self.unread;
+        self.unread = unread;
+        Ok(more + too_long)
+    }
+
+    /// Saves up to where the server has confirmed the records.
+    fn save(&mut self, confirmed: u64, given_up: u64, now: Instant) -> Result<()> {
+        let mut reached = None;
+        while let Some(&(number, cursor)) = self.ahead.front()
+            && number <= confirmed
+        {
+            reached = Some((number, cursor));
+            self.ahead.pop_front();
+        }
+        if let Some((number, cursor)) = reached {
+            self.saved.cursor = cursor.to_string();
+            self.saved.next_seq = Some(number);
+            self.saved.expired += given_up;
+            self.saved.time_ns = unix_ns();
+            self.saved_at = now;
+            self.dir.save(&self.name, &Self::consumer(), &self.saved)?;
+        }
+        Ok(())
+    }
+}
+
+impl Forwarder {
+    /// Starts the thread. From memory, the server has to be there now; a spool is kept until it is.
+    ///
+    /// # Errors
+    ///
+    /// If the server refuses, or the spool cannot be read.
+    pub fn start(spec: ProducerSpec, source: Source) -> std::result::Result<Self, ForwardError> {
+        let (spool, next, memory_max) = match source {
+            Source::Memory(bytes) => (None, 0, bytes),
+            Source::Spool(dir, name) => {
+                let (spool, next) = Spool::open(dir, name)?;
+                (Some(spool), next, SPOOL_HELD_MAX)
+            }
+        };
+        let mut producer = StreamProducer::new(spec, next);
+        if spool.is_none() {
+            producer.connect()?;
+        }
+        let record_len_max = producer.record_len_max();
+        let shared = Arc::new(Shared {
+            queue: Mutex::default(),
+            changed: Condvar::new(),
+            memory_max,
+        });
+        let mut forward = Forward {
+            shared: Arc::clone(&shared),
+            producer,
+            spool,
+            first: next,
+            retry: Retry {
+                at: Instant::now(),
+                wait: RETRY,
+                is_told: false,
+            },
+            given_up: 0,
+        };
+        let thread = thread::Builder::new().name("stream-forward".into());
+        let thread = thread.spawn(move || forward.run());
+        let thread = thread.map_err(ForwardError::Thread)?;
+        Ok(Self {
+            shared,
+            thread,
+            record_len_max,
+        })
+    }
+
+    /// The longest record, if the server was asked at the start.
+    #[must_use]
+    pub fn record_len_max(&self) -> Option<usize> {
+        self.record_len_max
+    }
+
+    /// Hands a record to the thread. If too much is unconfirmed, waits until the server has confirmed some, or until
+    /// `stop`; whether the record was taken.
+    pub fn put(&self, record: &[u8], stop: &AtomicBool) -> bool {
+        let mut queue = self.shared.lock();
+        loop {
+            if queue.failure.is_some() {
+                return false;
+            }
+            let held = queue.bytes.len() + queue.forwarding.held_bytes;
+            if held == 0 || held + record.len() <= self.shared.memory_max {
+                break;
+            }
+            if stop.load(Ordering::Relaxed) {
+                return false;
+            }
+            queue = self.shared.wait(queue, SEND_EVERY);
+        }
+        queue.bytes.extend_from_slice(record);
+        let end = queue.bytes.len();
+        queue.ends.push(end);
+        true
+    }
+
+    /// Says that the spool is durable up to a cursor, and which record is next there.
+    pub fn spooled(&self, until: Cursor, next_seq: u64) {
+        self.shared.lock().spooled = (until, next_seq);
+        self.shared.changed.notify_all();
+    }
+
+    /// What there is to report, and why nothing more is sent, if so.
+    pub fn take_news(&self) -> (Vec<String>, Option<String>) {
+        let mut queue = self.shared.lock();
+        (std::mem::take(&mut queue.warnings), queue.failure.clone())
+    }
+
+    /// Ends, once all is confirmed; a spool keeps what is not, and so its server is not waited for.
+    #[must_use]
+    pub fn finish(self) -> Forwarded {
+        self.shared.lock().is_ending = true;
+        self.shared.changed.notify_all();
+        self.thread.join().unwrap_or_else(|_| Forwarded {
+            forwarding: Forwarding::default(),
+            unconfirmed: 0,
+            end: None,
+            failure: Some("its thread has failed".to_owned()),
+        })
+    }
+}
+
+/// Why records cannot be forwarded.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ForwardError {
+    /// The server.
+    #[error(transparent)]
+    Peer(#[from] PeerError),
+    /// The spool.
+    #[error(transparent)]
+    Stream(#[from] StreamError),
+    /// There is no thread.
+    #[error("cannot start a thread: {0}")]
+    Thread(std::io::Error),
+}
+
+impl Forward {
+    fn run(&mut self) -> Forwarded {
+        let mut ending_since = None;
+        loop {
+            let (ending, spooled) = self.take();
+            let now = Instant::now();
+            if let Err(error) = self.turn(now, spooled) {
+                return self.fail(error.to_string());
+            }
+            if ending {
+                let since = *ending_since.get_or_insert(now);
+                if let Some(forwarded) = self.end(since, spooled) {
+                    return forwarded;
+                }
+            }
+        }
+    }
+
+    /// Takes what was put, after a wait if there is nothing; whether no more comes.
+    fn take(&mut self) -> (bool, Cursor) {
+        let has_room = self.producer.held_bytes() < self.shared.memory_max;
+        let mut queue = self.shared.lock();
+        if !has_room || (!queue.is_ending && queue.ends.is_empty()) {
+            queue = self.shared.wait(queue, SEND_EVERY);
+        }
+        let (bytes, ends) = match has_room {
+            true => (
+                std::mem::take(&mut queue.bytes),
+                std::mem::take(&mut queue.ends),
+            ),
+            false => (Vec::new(), Vec::new()),
+        };
+        // Until it is among those that are held.
+        queue.forwarding.held_bytes += bytes.len();
+        let (spooled, made) = queue.spooled;
+        let is_ending = queue.is_ending && queue.ends.is_empty();
+        drop(queue);
+        self.producer.set_made(made);
+        let mut start = 0;
+        for end in ends {
+            self.producer.put(&bytes[start..end]);
+            start = end;
+        }
+        (is_ending, spooled)
+    }
+
+    /// Reads the spool, and sends and hears what there is.
+    fn turn(&mut self, now: Instant, spooled: Cursor) -> std::result::Result<(), ForwardError> {
+        if let Some(spool) = &mut self.spool
+            && self.producer.is_connected()
+        {
+            self.given_up += spool.read(&mut self.producer, spooled)?;
+        }
+        let done = match self.producer.is_connected() {
+            true => self.producer.step(Duration::ZERO),
+            false if now < self.retry.at => {
+                // Between attempts, nothing else has to be done.
+                drop(self.shared.wait(self.shared.lock(), SEND_EVERY));
+                Ok(())
+            }
+            false => self.producer.connect(),
+        };
+        match done {
+            Ok(()) if self.producer.is_connected() => self.connected(),
+            Ok(()) => {}
+            Err(error @ PeerError::Ahead { .. }) => return Err(error.into()),
+            Err(error) => self.lost(&error.to_string()),
+        }
+        let confirmed = self.producer.confirmed();
+        if let Some(spool) = &mut self.spool
+            && spool.saved_at.elapsed() >= SAVE_EVERY
+        {
+            spool.save(confirmed, self.given_up, now)?;
+        }
+        let mut queue = self.shared.lock();
+        queue.forwarding = Forwarding {
+            confirmed: confirmed - self.first,
+            given_up: self.given_up,
+            held_bytes: self.producer.held_bytes(),
+        };
+        drop(queue);
+        self.shared.changed.notify_all();
+        Ok(())
+    }
+
+    fn connected(&mut self) {
+        self.retry.wait = RETRY;
+        if std::mem::take(&mut self.retry.is_told) {
+            let warning = format!("{}: connected again", self.producer.server());
+            self.shared.lock().warnings.push(warning);
+        }
+    }
+
+    fn lost(&mut self, error: &str) {
+        self.retry.at = Instant::now() + self.retry.wait;
+        self.retry.wait = (2 * self.retry.wait).min(RETRY_MAX);
+        if !std::mem::replace(&mut self.retry.is_told, true) {
+            let kept = match self.spool {
+                Some(_) => "the spool",
+                None => "memory",
+            };
+            let warning = format!("{error}; trying again, meanwhile records are kept in {kept}");
+            self.shared.lock().warnings.push(warning);
+        }
+    }
+
+    /// Nothing more comes: ends if all is confirmed, or the server is not there.
+    fn end(&mut self, since: Instant, spooled: Cursor) -> Option<Forwarded> {
+        let is_read = |spool: &Spool| spool.reader.cursor() >= spooled;
+        let is_all = self.spool.as_ref().is_none_or(is_read);
+        let is_connected = self.producer.is_connected();
+        if !is_connected && is_all && self.producer.unconfirmed() == 0 {
+            return Some(self.ended(None, None));
+        }
+        if is_connected && is_all {
+            match self.producer.end(CONFIRM_LIMIT) {
+                Ok(end) => return Some(self.ended(end, None)),
+                Err(error) => self.lost(&error.to_string()),
+            }
+        }
+        let limit = match is_connected {
+            true => CONFIRM_LIMIT,
+            false => ABSENT_LIMIT,
+        };
+        let is_over = since.elapsed() >= limit || (self.spool.is_some() && !is_connected);
+        is_over.then(|| self.ended(None, Some("the server is not there".to_owned())))
+    }
+
+    fn ended(&mut self, end: Option<Cursor>, failure: Option<String>) -> Forwarded {
+        let confirmed = self.producer.confirmed();
+        let mut failure = failure;
+        let mut unconfirmed = self.producer.unconfirmed();
+        if let Some(spool) = &mut self.spool {
+            if let Err(error) = spool.save(confirmed, self.given_up, Instant::now()) {
+                failure = Some(error.to_string());
+            }
+            let made = self.shared.lock().spooled.1;
+            unconfirmed = made.saturating_sub(confirmed);
+        }
+        Forwarded {
+            forwarding: Forwarding {
+                confirmed: confirmed - self.first,
+                given_up: self.given_up,
+                held_bytes: 0,
+            },
+            unconfirmed,
+            end,
+            failure,
+        }
+    }
+
+    /// Nothing more can be sent.
+    fn fail(&mut self, failure: String) -> Forwarded {
+        let mut queue = self.shared.lock();
+        queue.failure = Some(failure.clone());
+        drop(queue);
+        self.shared.changed.notify_all();
+        self.ended(None, Some(failure))
+    }
+}
