@@ -72,7 +72,7 @@ strata_tables::columns! {
                 "flow_id",
                 Int64,
                 Delta,
-                "part << 32 + number; `packets` refers to it",
+                "(part << 32) + number; `packets` refers to it",
             )
             .internal(),
             Int(|row| row.flow_id),

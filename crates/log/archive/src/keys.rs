@@ -33,7 +33,8 @@ pub enum KeyError {
     },
     /// A line of a key file is not a key.
     #[error(
-        "{file}: line {line} is not a key: {problem}; keys look like AGE-SECRET-KEY-1... or, public, age1..."
+        "{file}: line {line} is not a key: {problem}; secret keys look like AGE-SECRET-KEY-1..., \
+         public keys like age1..."
     )]
     Line {
         /// The file.

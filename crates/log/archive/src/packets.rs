@@ -150,7 +150,7 @@ columns! {
                 "flow_id",
                 Int64,
                 Delta,
-                "of the row in `flows`: part << 32 + number",
+                "of the row in `flows`: (part << 32) + number",
             )
             .of_run(),
             |f, c| f.int64(c, |of, at| of.flow_ids[at.flow()]),

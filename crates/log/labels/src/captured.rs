@@ -21,7 +21,10 @@ use crate::labels::Labels;
 #[non_exhaustive]
 pub enum ReadError {
     /// Packets of a log are exported to a temporary file, which cannot be written.
-    #[error("no room for temporary files: {0}")]
+    #[error(
+        "cannot write temporary files in {dir} (set TMPDIR to use another directory): {0}",
+        dir = std::env::temp_dir().display()
+    )]
     Scratch(#[source] io::Error),
     /// A log cannot be read.
     #[error("{log}: {source}")]

@@ -225,7 +225,10 @@ pub enum LabelError {
         source: Box<ContentError>,
     },
     /// More alerts than fit into memory.
-    #[error("{file}: line {line}: more than {most} alerts: give part of the file")]
+    #[error(
+        "{file}: line {line}: more than {most} alerts in all label files: give fewer files, or only \
+         part of this one"
+    )]
     Alerts {
         /// The file.
         file: String,

@@ -24,7 +24,7 @@ use strata_wire::human_bytes;
 
 use crate::controller::PORT;
 
-/// Memory of flow tables at least.
+/// Minimum memory of the flow tables.
 const MEMORY_MIN: u64 = 512 << 10;
 
 /// Arguments of `strata agent`.
@@ -144,7 +144,8 @@ fn cpu(text: &str) -> Result<String, String> {
     percent(text).map(|_| text.to_owned())
 }
 
-/// A recording has one worker, whose tables of flows take no less, and no more than there is.
+/// Checks a memory limit: at least the smallest flow table of a worker (an agent's recording has one), at most the
+/// memory of the machine or its control group.
 fn memory(text: &str) -> Result<String, String> {
     let bytes = strata_wire::parse_bytes(text).map_err(|error| error.to_string())?;
     let most = machine_bytes();

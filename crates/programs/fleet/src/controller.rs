@@ -62,7 +62,7 @@ struct StateArgs {
 /// For `strata controller log`.
 #[derive(Debug, clap::Args)]
 struct ReasonArgs {
-    /// Why, for `strata controller log`.
+    /// Give a reason, which `strata controller log` shows.
     #[arg(
         long,
         value_name = "WHY",
@@ -184,7 +184,7 @@ enum Command {
 
 #[derive(Debug, clap::Subcommand)]
 enum RolloutCommand {
-    /// Show which agents run the current version, and why others do not.
+    /// Show which agents run the current version of the policies, and why others do not.
     Status {
         /// Print JSON.
         #[arg(long)]
@@ -193,7 +193,7 @@ enum RolloutCommand {
         #[command(flatten)]
         state: StateArgs,
     },
-    /// Return to the previous version.
+    /// Apply the previous version of the policies again, as a new version.
     Undo {
         #[command(flatten)]
         reason: ReasonArgs,

@@ -90,7 +90,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let bytes = text::bytes(&args.memory).context("--memory")?;
     let bytes = bounded::size(bytes, "--memory", &MEMORY)?;
     let size = TableSize::fixed(TableSize::within(bytes).bits_max());
-    let scratch = tempfile::tempdir().context("no room for temporary files")?;
+    let scratch = tempfile::tempdir().with_context(crate::no_temporary_files)?;
     let decisions = args
         .decisions
         .clone()

@@ -101,14 +101,14 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let sources: Sources = labelled.sources().files(&args.model);
     output::check(&args.output, &sources)?;
     let seconds = seconds_of(&args.length)?;
-    let scratch = tempfile::tempdir().context("no room for temporary files")?;
+    let scratch = tempfile::tempdir().with_context(crate::no_temporary_files)?;
     // A model that cannot be read is reported before an hour of traffic is recorded.
     let beside = match args.alone {
         true => None,
         false => {
             let file = scratch.path().join("beside.json");
             fs::write(&file, model::load(args.model.as_deref())?.json)
-                .context("no room for temporary files")?;
+                .with_context(crate::no_temporary_files)?;
             Some(file)
         }
     };

@@ -73,6 +73,14 @@ impl Program for Command {
     }
 }
 
+/// What to say if a directory for temporary files cannot be made, or a file in it.
+fn no_temporary_files() -> String {
+    format!(
+        "cannot write temporary files in {} (set TMPDIR to use another directory)",
+        std::env::temp_dir().display()
+    )
+}
+
 fn main() -> ExitCode {
     program::main::<Command>(Command::command())
 }

@@ -339,7 +339,7 @@ pub(crate) fn train(args: &TrainArgs) -> Result<()> {
     line.number("--seed", &args.seed);
     line.number("--jobs", &args.jobs);
     line.flag("--quiet", args.quiet);
-    let scratch = tempfile::tempdir().context("no room for temporary files")?;
+    let scratch = tempfile::tempdir().with_context(crate::no_temporary_files)?;
     let mut names = snapshots;
     if let Some(first) = rest.first() {
         let stem = first.file_name().unwrap_or(first.as_os_str());

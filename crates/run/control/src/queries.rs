@@ -97,8 +97,8 @@ pub enum QueryRefused {
     /// No client can attach any more.
     #[error(transparent)]
     Ends(#[from] NotAttached),
-    /// There is no thread for it.
-    #[error("no thread for queries: {0}")]
+    /// The thread that runs queries cannot be started.
+    #[error("cannot start a thread for queries: {0}")]
     Thread(io::Error),
 }
 

@@ -8,7 +8,7 @@ use strata_send::Ticks;
 /// That of IPFIX, as registered with IANA.
 pub const PORT: u16 = 4739;
 
-/// Sends each write as a datagram, at a rate at most.
+/// Sends each write as a datagram, at most `per_second` of them.
 #[derive(Debug)]
 pub struct FlowCollector {
     socket: UdpSocket,
@@ -22,7 +22,7 @@ impl FlowCollector {
     ///
     /// # Errors
     ///
-    /// If there is no socket, or no way.
+    /// If a socket cannot be created, or there is no route.
     pub fn connect(to: SocketAddr, per_second: u64) -> io::Result<Self> {
         let any: SocketAddr = match to {
             SocketAddr::V4(_) => ([0; 4], 0).into(),

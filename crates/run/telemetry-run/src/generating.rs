@@ -43,7 +43,7 @@ pub enum ReportProfile {
     Mix,
     /// The value of a flow is its rank.
     KeyWrite,
-    /// Packets of an address, 1 each.
+    /// Each report adds 1 for the source address of a flow.
     KeyIncrement,
     /// Numbers, in lists 8 to 11.
     Append,
@@ -96,7 +96,7 @@ pub struct GeneratedReports {
 #[non_exhaustive]
 pub enum GenerateError {
     /// There is no way to that address.
-    #[error("--to {to}: cannot send there: {source}")]
+    #[error("--send-to {to}: cannot send reports: {source}")]
     Connect {
         /// The address.
         to: std::net::SocketAddr,
@@ -107,13 +107,16 @@ pub enum GenerateError {
     #[error("cannot send reports: {0}")]
     Send(#[source] io::Error),
     /// The socket takes no datagram for seconds.
-    #[error("cannot send reports: the socket is full")]
+    #[error(
+        "cannot send reports: the socket's send buffer stayed full for 5 s: the interface cannot send, \
+         or is too slow for --rate"
+    )]
     Full,
     /// The capture cannot be read.
     #[error(transparent)]
     Capture(#[from] CaptureError),
     /// The capture has no flows.
-    #[error("{}: no packet in it has a flow", .0.display())]
+    #[error("{}: no flows in this capture to use as keys", .0.display())]
     NoFlow(PathBuf),
     /// The operating system gives no random number.
     #[error(transparent)]

@@ -283,8 +283,8 @@ impl Postcarding {
         self.base.wrapping_add(offset)
     }
 
-    /// Writes the chunks of a path: values by hop, where bit `hop` of `reported` is set. Other hops
-    /// become blanks, or if it `merges` stay what they are in a chunk of the same key.
+    /// Writes the chunks of a path: values by hop, where bit `hop` of `reported` is set. Other hops become blanks; with
+    /// `merges`, they keep their values if the chunk already holds the same key.
     #[allow(clippy::too_many_arguments, reason = "a path, and how it is written")]
     #[inline(always)]
     fn emit<S: Sink>(

@@ -38,7 +38,7 @@ pub struct Parameters {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum ParametersError {
     /// Slots of no use.
-    #[error("slots must be a multiple of {ways}, from {ways} to 2^30, not {slots}")]
+    #[error("--slots {slots}: must be a multiple of {ways}, from {ways} to 2^30")]
     Slots {
         /// The requested number.
         slots: u32,
@@ -46,14 +46,14 @@ pub enum ParametersError {
         ways: usize,
     },
     /// A buffer that a switch could not extend before it must flush it.
-    #[error("narrow: {0} tuples; at least 2 are needed")]
+    #[error("--narrow {0}: must be at least 2 packets")]
     Narrow(u16),
     /// Vectors whose number of tuples has no 16 bits.
-    #[error("narrow + wide: {0} tuples; at most 32,767 are possible")]
+    #[error("--narrow and --wide add up to {0} packets; the maximum is 32,767")]
     Long(u32),
     /// Some but not all of what dynamic allocation needs.
     #[error(
-        "wide: {wide} tuples in {blocks} blocks: set both to 0 or neither, with at most 2^30 blocks"
+        "--wide {wide}, --wide-blocks {blocks}: set both to 0, or neither; --wide-blocks is at most 2^30"
     )]
     Wide {
         /// The requested number.

@@ -357,8 +357,8 @@ fn heads_of<L: Lanes>(
     l.bits(l.both(is_short, is_small)) & l.le_64(since, l.set_64(u32::MAX.into()))
 }
 
-/// Packets, bytes on the wire, captured and kept, of the lanes of one class and granularity, which
-/// are taken out of `left`; its first mask is that of `group`.
+/// Counts the packets of one class and granularity, and sums their bytes on the wire, captured and kept. Clears their
+/// lanes in `left`, whose first mask is that of `group`.
 struct OfKind<'a, 'b> {
     run: &'a PacketRun<'b>,
     group: usize,

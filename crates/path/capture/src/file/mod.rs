@@ -112,7 +112,7 @@ impl InterfaceIds {
 pub(crate) enum Filled {
     /// The queue holds at least one packet.
     Packets,
-    /// The queue is empty.
+    /// The queue is empty; the next item of the file is not a packet but this.
     Meta(Meta),
     /// The queue is empty, and nothing more will come.
     End,

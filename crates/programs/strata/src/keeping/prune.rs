@@ -194,7 +194,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     }
     for problem in &pruned.not_split {
         warn!(
-            "left unchanged, since policies protect some of its packets: {}",
+            "{}: left unchanged: policies protect some of its packets, and these cannot be moved to a new file: {}",
+            Printable(&problem.file),
             Printable(&problem.why)
         );
     }

@@ -87,7 +87,8 @@ pub(super) struct Streams {
     plan: ExportPlan,
     /// Put there when the configuration is read again.
     new_plan: NewPlan,
-    /// Told what these send.
+    /// The addresses and ports from which the outboxes send, kept up to date here, so that workers do not export these
+    /// datagrams again.
     own: Arc<OwnTraffic>,
     host: String,
     next_session: u32,

@@ -211,7 +211,7 @@ impl Trace {
         Ok(())
     }
 
-    /// How long one pass over the trace takes, once it has been read to the end.
+    /// Duration of one pass over the trace, in ns; valid once the trace has been read to the end.
     fn pass_ns(&mut self, frames: &Frames) -> u64 {
         let last_ns = frames.index.last().map_or(0, |&(due_ns, _)| due_ns);
         match self.schedule {

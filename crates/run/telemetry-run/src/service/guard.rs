@@ -16,7 +16,7 @@ thread_local! {
     static SAID: RefCell<String> = const { RefCell::new(String::new()) };
 }
 
-/// What is known of a datagram that ended in a panic.
+/// Details of a datagram whose processing panicked.
 #[derive(Debug)]
 pub(super) struct Fault {
     /// The message of the panic, and where in the source.

@@ -81,7 +81,7 @@ pub enum CollectorError {
     Silent {
         /// The other end.
         peer: String,
-        /// How long it was waited for.
+        /// How long this end waited.
         limit: Duration,
     },
     /// What came is no message, or one that makes no sense then.

@@ -23,7 +23,7 @@ pub enum IntError {
     Version(u8),
     /// Of 2016, with another header.
     #[error(
-        "it is Telemetry Report 0.5, whose header is another: have the switches send version 1.0 or 2.0"
+        "Telemetry Report 0.5, which has another header format: configure the switches to send version 1.0 or 2.0"
     )]
     Version05,
     /// A header or what it announces is longer than what is there.

@@ -39,7 +39,7 @@ pub enum Refusal {
     #[error("the dictionary of large values that hops report is full")]
     Value,
     /// The sender is not one of the allowed reporters, or there is no room for one more.
-    #[error("the sender is not an allowed reporter")]
+    #[error("the sender is not an allowed reporter, or there are too many reporters")]
     Reporter,
     /// The primitive is not served.
     #[error("the collector has no memory for this primitive")]

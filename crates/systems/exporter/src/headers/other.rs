@@ -44,7 +44,8 @@ impl Recent {
         self.count = self.count.wrapping_add(1).min(RECENT);
     }
 
-    /// The one with the most bytes in common, if that is more than what saying so costs.
+    /// The remembered header with the most bytes equal to those of `header`, if more than a quarter of `header` is
+    /// equal: with fewer, a reference costs more than it saves.
     fn best(&self, header: &[u8]) -> Option<usize> {
         let common = |index: usize| {
             let pairs = self.bytes[index].iter().zip(header);

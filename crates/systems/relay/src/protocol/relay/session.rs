@@ -216,7 +216,8 @@ impl Session {
         self.begin.is_unreliable
     }
 
-    /// Asks the switch to give this up, or nothing any more, unless that was the last request.
+    /// Requests this degradation from the switch, or withdraws the request if `shortage` asks for nothing. Does nothing
+    /// if the last request was the same.
     pub fn ask(&mut self, shortage: &Shortage) {
         if let State::Serving = self.state
             && !shortage.asks_as(&self.asked)
