@@ -34,12 +34,12 @@ pub const PAYLOAD_LEN_MAX: usize = 4096 - HEADER_LEN;
 ///
 /// ```text
 ///  0 crc u32       CRC-32C of bytes 4.. and the payload, seeded with key and place
-///  4 block u32     low half of the block's number: which filling of the memory
+///  4 block u32     low half of the block's number; each filling of the memory has another one
 ///  8 seq u64       sequence number of the packet
-/// 16 ts_ns u64     when the packet arrived
+/// 16 ts_ns u64     arrival of the packet, ns since 1970
 /// 24 len u16       bytes of payload after this header
-/// 26 index u16     which segment of the packet
-/// 28 total u16     how many segments the packet has
+/// 26 index u16     number of the segment within its packet, from 0
+/// 28 total u16     number of segments of the packet
 /// 30 class u8
 /// 31 flags u8      of the packet's record: bits 0 and 1 the granularity
 /// ```
@@ -57,7 +57,7 @@ pub struct SegmentHeader {
     pub ts_ns: u64,
     /// Bytes of payload.
     pub len: u16,
-    /// Which segment of the packet, from 0.
+    /// Number of the segment within its packet, from 0.
     pub index: u16,
     /// Segments of the packet.
     pub total: u16,

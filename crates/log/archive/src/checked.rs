@@ -82,7 +82,7 @@ impl CheckedFile {
     ) -> io::Result<Self> {
         let len = file.size()?;
         if len != listed.bytes {
-            let problem = format!("it has {len} bytes, and was written with {}", listed.bytes);
+            let problem = format!("it has {len} bytes, but {} were written", listed.bytes);
             return Err(damaged(problem));
         }
         let count = len.div_ceil(SUM_BYTES as u64);

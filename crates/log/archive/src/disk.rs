@@ -112,7 +112,8 @@ impl ClearDisk {
     }
 
     fn key_of(&self, name: &str) -> io::Result<PartKey> {
-        let number = part_of(name).ok_or_else(|| damaged("it has no name of a part's file"))?;
+        let number =
+            part_of(name).ok_or_else(|| damaged("its name is not that of a part's file"))?;
         let mut parts = self.parts();
         if let Some(key) = parts.keys.get(&number) {
             return Ok(key.clone());

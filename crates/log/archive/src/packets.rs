@@ -124,7 +124,7 @@ columns! {
                 "late_ns",
                 Int64,
                 Delta,
-                "time by which the latest packet before it is later; 0 if in order",
+                "time of the latest packet before it, minus its own; 0 if in order",
             )
             .unit(Unit::Nanoseconds)
             .of_run(),
@@ -139,7 +139,7 @@ columns! {
                 "tie",
                 Int32,
                 Delta,
-                "counts packets of the same `time + late_ns`",
+                "number among the packets of the same `time + late_ns`, from 0",
             )
             .of_run(),
             |f, c| f.int32(c, |of, at| of.run.tie[at.row()].cast_signed()),
@@ -235,7 +235,7 @@ columns! {
                 "wire_bytes",
                 Int64,
                 Codes,
-                "length on the wire, as the capture says",
+                "length on the wire according to the capture",
             )
             .unit(Unit::Bytes),
             |f, c| f.ints(c, |of, at| Some(of.run.wire[at.row()].into())),
@@ -260,7 +260,7 @@ columns! {
         )
         .only_if(has::CAPTURED),
         HeaderBytes: column(
-            Spec::new("header_bytes", Int32, Codes, "headers that are kept").unit(Unit::Bytes),
+            Spec::new("header_bytes", Int32, Codes, "kept bytes of the headers").unit(Unit::Bytes),
             |f, c| f.ints(c, |of, at| Some(of.run.header_len[at.row()].into())),
             int!(header_len),
         ),
@@ -295,7 +295,7 @@ columns! {
                 "reason",
                 Text,
                 Codes,
-                "who decided, as in comments: [block-file.md](block-file.md)",
+                "decider, as in an export's comments: [block-file.md](block-file.md)",
             ),
             |f, c| f.of_verdicts(c, |verdict| &verdict.reason),
             text!(reason),
@@ -305,7 +305,7 @@ columns! {
                 "flow_share",
                 Float,
                 Codes,
-                "share of all flows that was captured when the packet was (`--cpu`), up to 1",
+                "share of all flows that was captured at the time of the packet (`--cpu`), up to 1",
             ),
             |f, c| f.shares(c),
             Read::Float(|row, value| row.flow_share = value.unwrap_or(1.0)),
@@ -337,7 +337,7 @@ columns! {
                 "ip_id_diff",
                 Int32,
                 Delta,
-                "IPv4 identification minus the one expected, modulo 2^16; NULL: 0",
+                "IPv4 identification minus the expected one, modulo 2^16; NULL: 0",
             )
             .or_null()
             .of_run()
@@ -442,7 +442,7 @@ columns! {
                 "tcp_seq_diff",
                 Int32,
                 Delta,
-                "sequence number minus the one expected, modulo 2^32; NULL: 0",
+                "sequence number minus the expected one, modulo 2^32; NULL: 0",
             )
             .or_null()
             .of_run()
@@ -455,7 +455,7 @@ columns! {
                 "tcp_ack_diff",
                 Int32,
                 Delta,
-                "acknowledgement minus the one expected, modulo 2^32; NULL: 0",
+                "acknowledgement minus the expected one, modulo 2^32; NULL: 0",
             )
             .or_null()
             .of_run()
@@ -479,7 +479,7 @@ columns! {
                 "tcp_tsval_diff",
                 Int32,
                 Delta,
-                "TSval of the timestamp option, minus the one expected; NULL: 0",
+                "TSval of the timestamp option, minus the expected one; NULL: 0",
             )
             .or_null()
             .of_run()
@@ -492,7 +492,7 @@ columns! {
                 "tcp_tsecr_diff",
                 Int32,
                 Delta,
-                "TSecr of the timestamp option, minus the one expected; NULL: 0",
+                "TSecr of the timestamp option, minus the expected one; NULL: 0",
             )
             .or_null()
             .of_run()
@@ -558,7 +558,7 @@ columns! {
                 "transport_header",
                 Bytes,
                 Dictionary,
-                "where it is neither TCP nor UDP, or not a whole one",
+                "if it is neither TCP nor UDP, or not whole",
             )
             .or_null()
             .of_headers(),
@@ -571,7 +571,7 @@ columns! {
                 "header",
                 Bytes,
                 Dictionary,
-                "the whole header, where the columns do not give it back",
+                "the whole header, if the other columns cannot restore it",
             )
             .or_null()
             .of_headers(),
@@ -591,7 +591,7 @@ columns! {
             int!(layout),
         ),
         HasTime: column(
-            Spec::new("has_time", Bool, Plain, "whether the capture gave one"),
+            Spec::new("has_time", Bool, Plain, "whether the capture has a time for the packet"),
             |f, c| {
                 let any_without = f.run().any_has & has::NO_TIME != 0;
                 f.bools(c, any_without, |_, at| at.has(has::TIME));
@@ -618,7 +618,7 @@ columns! {
                 "payload_offset",
                 Int64,
                 Delta,
-                "where the packet is in the payload file; see below",
+                "position of the packet in the payload file; see below",
             )
             .or_null(),
             |f, c| f.int64_or_null(c, |of, at| of.payload_at(at)),

@@ -402,10 +402,7 @@ pub fn missing_files(disk: &dyn Disk, part: &Part) -> Vec<Damage> {
         .map(|name| Damage {
             file: disk.display(&name),
             offset: 0,
-            problem: format!(
-                "the file is missing, and is of a part with {} packets",
-                part.packets
-            ),
+            problem: format!("the file is missing; its part has {} packets", part.packets),
         })
         .collect()
 }

@@ -262,7 +262,7 @@ impl PayloadReader {
         if found.is_none() {
             self.unreadable.push(Unreadable {
                 at,
-                problem: format!("there is none at byte {start} of what it holds"),
+                problem: format!("no packet begins at byte {start} of the uncompressed member"),
                 packets: 1,
             });
         }

@@ -257,7 +257,7 @@ impl<'a> Rebuild<'a> {
         let start = out.len();
         self.emit(row, out)?;
         if out.len() - start != usize::from(row.header_len) {
-            return Err("a header does not have the length that it had".into());
+            return Err("a header does not have its original length".into());
         }
         Ok(())
     }
@@ -323,7 +323,7 @@ fn network<'a>(
     match ends.into() {
         (IpAddr::V4(source), IpAddr::V4(destination)) if row.layout & 7 == layout::V4 => {
             if options.len() > IPV4_OPTIONS_MAX || !options.len().is_multiple_of(4) {
-                return Err("more IPv4 options than there can be, or a part of a word".into());
+                return Err("more IPv4 options than possible, or not in whole words".into());
             }
             let step = row.ip_id.cast_unsigned();
             let identification = own.identification().wrapping_add(step);
@@ -357,7 +357,7 @@ fn tcp(row: &Row<'_>, own: &Direction, opposite: &Direction) -> Result<TcpParts,
     let ahead = own.tcp(opposite, row.time);
     let predicted = ahead.numbers;
     let options = row.tcp_options.unwrap_or(&[]);
-    let options = Options::new(options).ok_or("more TCP options than there can be")?;
+    let options = Options::new(options).ok_or("more TCP options than possible")?;
     let actual = TcpNumbers {
         sequence: sum(predicted.sequence, row.seq),
         acknowledgement: sum(predicted.acknowledgement, row.ack),

@@ -305,10 +305,7 @@ impl Verified {
             let name = name_of(disk, part, file);
             let named = disk.display(&name);
             let Ok(input) = Input::open(disk, &name) else {
-                let problem = format!(
-                    "the file is missing, and is of a part with {} packets",
-                    part.packets
-                );
+                let problem = format!("the file is missing; its part has {} packets", part.packets);
                 self.note(named, 0, problem);
                 continue;
             };

@@ -19,7 +19,7 @@ pub(crate) struct WrongValue {
 impl fmt::Display for WrongValue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { column, value } = self;
-        write!(f, "column {column} has the value {value}, which cannot be")
+        write!(f, "column {column} has the impossible value {value}")
     }
 }
 

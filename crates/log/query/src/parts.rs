@@ -402,7 +402,7 @@ pub(crate) fn parts_of<'a>(log: &'a Log, recording: &Recording) -> impl Iterator
 fn in_temporary_file(source: std::io::Error) -> ArchiveError {
     ArchiveError::Io {
         file: std::env::temp_dir().display().to_string(),
-        action: "keep packets in a temporary file (TMPDIR says where)",
+        action: "keep packets in a temporary file (set TMPDIR to use another directory)",
         source,
     }
 }
@@ -444,7 +444,7 @@ pub(crate) fn payload_of<'a>(
         return Ok(None);
     };
     if bytes.len() as u64 != u64::from(row.header_len) + u64::from(row.payload_len) {
-        return Err("a payload does not have the length that it had".into());
+        return Err("a payload does not have its original length".into());
     }
     Ok(Some(bytes))
 }

@@ -127,7 +127,7 @@ impl Checkpoint {
             _ => content.is_empty(),
         };
         if !all_there && problems.is_empty() {
-            problems.push((0, "a checkpoint that was written is not there"));
+            problems.push((0, "a checkpoint that was written is missing"));
         }
         if content.len() as u64 > Self::FILE_BYTES {
             problems.push((Self::FILE_BYTES, "the file is longer than two checkpoints"));

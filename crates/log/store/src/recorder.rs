@@ -284,7 +284,9 @@ impl Recorder {
                 Err(error) if error.lacks_room() && tries < CLOSE_TRIES => {
                     if warnings.len() > 1 {
                         let count = warnings.len();
-                        warnings = vec![format!("{count} warnings: no room for them on the disk")];
+                        warnings = vec![format!(
+                            "{count} warnings were left out, because the disk was full"
+                        )];
                     } else {
                         pause::backoff(self.shared.options.full_retry);
                     }

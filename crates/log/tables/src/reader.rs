@@ -55,10 +55,10 @@ impl<R: TableInput> TableReader<R> {
         })?;
         let mut groups = reader.metadata().row_groups().iter();
         if groups.any(|group| usize::try_from(group.num_rows()).is_err()) {
-            return Err(wrong("a row group has fewer rows than none".into()));
+            return Err(wrong("a row group has a negative number of rows".into()));
         }
         if !has_places(reader.metadata()) {
-            return Err(wrong("a column is where none can be".into()));
+            return Err(wrong("a column has an impossible position".into()));
         }
         Ok(Self {
             specs,
@@ -262,7 +262,8 @@ impl<R: TableInput> TableReader<R> {
             let mut below = Column::of(Kind::Int32);
             let place = place.saturating_add(1);
             self.of_file((group, place), spec, rows, &mut below)?;
-            join(&mut column, &below).ok_or_else(|| format!("column {}: no times", spec.name))?;
+            join(&mut column, &below)
+                .ok_or_else(|| format!("column {}: invalid times", spec.name))?;
         }
         Ok(column)
     }
@@ -351,7 +352,7 @@ fn read_rows<T: DataType>(
     let mut at = 0;
     for range in rows {
         let skip = range.start.checked_sub(at);
-        let skip = skip.ok_or("rows are asked for that are not in order")?;
+        let skip = skip.ok_or("the requested rows are not in order")?;
         let skipped = reader.skip_records(skip)?;
         let wanted = range.len();
         let mut got = 0_usize;

@@ -135,7 +135,7 @@ fn text(device: &Device, exclusive: &str) -> String {
     let packet = way(offers.packet_problem, String::from("yes"));
     let queues = match offers.queues {
         1 => String::from("one receive queue"),
-        count => format!("{count} receive queues, so as many workers"),
+        count => format!("{count} receive queues, so {count} workers"),
     };
     let xdp = way(
         offers.xdp_problem,

@@ -336,7 +336,7 @@ fn reporters(all: &[ReporterStatus]) -> String {
     let count = all.iter().filter(own).count();
     match others.and_then(|others| others.reports) {
         Some(reports) => format!(
-            "{}, the most that are counted separately; {} reports of others",
+            "{}, the maximum that is counted separately; {} reports of others",
             grouped(count as u64),
             grouped(reports)
         ),

@@ -169,7 +169,7 @@ pub(super) fn flows(args: &FlowsArgs) -> Result<()> {
         (answer.without_flow, "events without a flow"),
         (
             answer.of_further_flows,
-            "events of further flows than 100,000",
+            "events of flows beyond the first 100,000",
         ),
         (answer.not_events, "entries that are not events"),
         (answer.overwritten, "overwritten events"),

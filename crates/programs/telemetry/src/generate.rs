@@ -149,7 +149,7 @@ pub(super) fn run(args: &Args) -> Result<()> {
     })?;
     if is_tree && args.read.is_some() {
         return Err(refuse(
-            "-r does not go with --profile fat-tree, which has its own hosts",
+            "-r cannot be combined with --profile fat-tree, which has its own hosts",
         ));
     }
     let spec = GenerateReportsSpec {

@@ -44,7 +44,7 @@ pub(super) struct Args {
 }
 
 const KEY_COLUMNS: [ColumnSpec; 17] = [
-    ("key", Kind::Text, "", "The key, as people write it."),
+    ("key", Kind::Text, "", "The key, as queries name it."),
     ("key_bytes", Kind::Text, "", "Its bytes in hexadecimal."),
     (
         "value",
@@ -63,19 +63,19 @@ const KEY_COLUMNS: [ColumnSpec; 17] = [
         "value_since",
         Kind::Maybe,
         "ns",
-        "When the generation that it is from began, if the store has generations.",
+        "Start of the generation that the value is from, if the store has generations.",
     ),
     (
         "count",
         Kind::Maybe,
         "",
-        "What was added for the key, at most.",
+        "Upper bound of the sum that was added for the key.",
     ),
     (
         "hop_1",
         Kind::Maybe,
         "",
-        "What the first hop of the flow's path reported.",
+        "Value that the first hop of the flow's path reported.",
     ),
     ("hop_2", Kind::Maybe, "", "The second."),
     ("hop_3", Kind::Maybe, "", "The third."),
@@ -88,7 +88,7 @@ const KEY_COLUMNS: [ColumnSpec; 17] = [
         "path_hops",
         Kind::Maybe,
         "",
-        "Hops that the path is known to have, whether they are kept or not.",
+        "Lower bound of the number of hops of the path, including those that the store does not keep.",
     ),
     (
         "path_whole",
@@ -111,13 +111,13 @@ const LIST_COLUMNS: [ColumnSpec; 11] = [
         "what",
         Kind::Word,
         "",
-        "What happened, if the entry is an event.",
+        "Kind of event, if the entry is an event.",
     ),
     ("flow", Kind::Word, "", "The flow of the event."),
     ("node", Kind::Maybe, "", "The node of the event."),
     ("port", Kind::Maybe, "", "Its egress interface."),
     ("queue", Kind::Maybe, "", "Its queue."),
-    ("value", Kind::Maybe, "", "The number of the event."),
+    ("value", Kind::Maybe, "", "The value of the event."),
     (
         "time",
         Kind::Maybe,

@@ -164,7 +164,9 @@ impl Work {
                     self.client = None;
                     let problem = error.chain();
                     if told.as_ref() != Some(&problem) {
-                        let what = format!("{problem}; what is collected is not reported to it");
+                        let what = format!(
+                            "{problem}; the counts of received packets are not reported to the controller"
+                        );
                         (self.tell)(&Notice::warning(what));
                         told = Some(problem);
                     }

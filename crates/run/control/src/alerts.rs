@@ -109,7 +109,7 @@ pub enum WebhookError {
     #[error("alerts.token_file: {0}")]
     Token(#[from] SecretError),
     /// A file holds no certificate.
-    #[error("{}: no certificate in it", path.display())]
+    #[error("{}: contains no certificate", path.display())]
     NoCertificate {
         /// The file.
         path: PathBuf,

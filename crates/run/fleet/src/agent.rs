@@ -448,7 +448,9 @@ impl Agent {
                 let reloaded = self.recorder.check(&plan);
                 let reloaded = reloaded.and_then(|()| match &mut self.child {
                     Some(child) => child.reload(&plan),
-                    None => Err(RoleError::Refused("the recording is gone".into())),
+                    None => Err(RoleError::Refused(
+                        "the recording is no longer running".into(),
+                    )),
                 });
                 self.done(plan, reloaded);
             }

@@ -69,7 +69,7 @@ impl RingWriter {
         let file = created.as_file().try_clone()?;
         // All of it at once: a page for which there is no room later would end the program.
         fallocate(&file, FallocateFlags::empty(), 0, len as u64)
-            .at_with(|| format!("{name}: no room for a ring of {len} bytes"))?;
+            .at_with(|| format!("{name}: cannot reserve {len} bytes for the ring"))?;
         file.try_lock()
             .at_with(|| format!("{name}: cannot lock it"))?;
         let mut words = WordsMut::map(&file, len).at_with(|| format!("{name}: cannot map it"))?;

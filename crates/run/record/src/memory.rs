@@ -121,7 +121,7 @@ pub(crate) fn present(
             sketch.grow_when_prepared();
             Ok(sketch)
         });
-        made.at("no memory for the table of flows (--memory)")
+        made.at("cannot allocate the table of flows (--memory)")
     };
     thread::scope(|scope| {
         let threads: Vec<_> = cores

@@ -236,7 +236,7 @@ impl Setup {
             // A file can wait, and may be small: memory is taken as flows come.
             None => {
                 let sketch = model.new_sketch(self.table);
-                vec![sketch.at("no memory for the table of flows (--memory)")?]
+                vec![sketch.at("cannot allocate the table of flows (--memory)")?]
             }
         };
         let options = self.triggers(exact::<u16>(sketches.len()))?;

@@ -205,7 +205,7 @@ fn refused(interface: &str, error: LiveError) -> RoleError {
     };
     RoleError::Refused(format!(
         "--interface {interface}: reports cannot be taken past the host's network stack (AF_XDP): \
-         {why}; without --interface, reports come by the socket"
+         {why}; without --interface, reports are received by the socket"
     ))
 }
 

@@ -62,7 +62,8 @@ pub(crate) fn collector(address: SocketAddr, away: Option<&str>) -> Notice {
     match away {
         None => Notice::info("collector", format!("collector {address}: connected")),
         Some(why) => {
-            let text = format!("a collector is away, and its share of reports dropped: {why}");
+            let text =
+                format!("a collector is away, and its share of the reports is dropped: {why}");
             Notice::new(Level::Warning, "collector", text)
         }
     }
@@ -72,7 +73,7 @@ pub(crate) fn collector(address: SocketAddr, away: Option<&str>) -> Notice {
 pub(crate) fn translator(address: SocketAddr, gone: Option<&str>) -> Notice {
     let text = match gone {
         None => format!("translator {address}: connected"),
-        Some(why) => format!("no translator any more: {why}"),
+        Some(why) => format!("translator disconnected: {why}"),
     };
     Notice::info("translator", text)
 }

@@ -158,7 +158,7 @@ impl Manifest {
         let half = |text: &String| u64::from_str_radix(text, 16);
         let seed = match (half(&self.seed[0]), half(&self.seed[1])) {
             (Ok(first), Ok(second)) => [first, second],
-            _ => return Err(damaged("its seed is no number")),
+            _ => return Err(damaged("its seed is not a number")),
         };
         Plan::new(seed, self.parameters)
     }
@@ -191,13 +191,13 @@ impl Manifest {
         let version = named.version;
         require(version == VERSION, || {
             format!(
-                "its version is {version}, and this program knows version {VERSION} only: begin \
+                "its version is {version}, and this program knows only version {VERSION}: begin \
                  another store, or query this one with the program that wrote it"
             )
         })?;
         let manifest: Self = serde_json::from_str(text).map_err(|e| damaged(&e.to_string()))?;
         if manifest.share.is_some_and(|share| !share.is_possible()) {
-            return Err(damaged("there is no such collector as its share says"));
+            return Err(damaged("its share names a collector that does not exist"));
         }
         let plan = manifest.plan()?;
         if plan.places != manifest.places {

@@ -216,7 +216,7 @@ impl Documents {
         }
         let too_many = |what: &str, count: usize, most: usize| DocumentError {
             file: String::from("all files together"),
-            problem: format!("{count} {what} are too many, {most} are the most"),
+            problem: format!("{count} {what} are too many: at most {most} are possible"),
         };
         if self.policies.len() > POLICIES_MAX {
             return Err(too_many("policies", self.policies.len(), POLICIES_MAX));

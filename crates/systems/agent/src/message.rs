@@ -229,7 +229,7 @@ pub struct ReportError {
 
 fn text(what: &'static str, text: &str, most: usize) -> Result<(), ReportError> {
     let problem = match text.len() {
-        len if len > most => format!("{len} bytes are too many, {most} are the most"),
+        len if len > most => format!("{len} bytes are too many: at most {most} are possible"),
         _ if text.chars().any(char::is_control) => String::from("has a control character"),
         _ => return Ok(()),
     };
@@ -240,7 +240,7 @@ fn count(what: &'static str, count: usize, most: usize) -> Result<(), ReportErro
     match count > most {
         true => Err(ReportError {
             what,
-            problem: format!("{count} are too many, {most} are the most"),
+            problem: format!("{count} are too many: at most {most} are possible"),
         }),
         false => Ok(()),
     }

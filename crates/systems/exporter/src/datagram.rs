@@ -165,7 +165,7 @@ impl Datagram {
         if self.kind == kind {
             return Ok(());
         }
-        let what = "another kind of datagram than is read here";
+        let what = "an unexpected kind of datagram";
         Err(FormatError {
             what,
             offset: 3,
@@ -194,7 +194,7 @@ impl Datagram {
         }
         if start.version != VERSION {
             return Err(wrong(
-                "another version of the format than 4: sender and collector have to be of one version of Strata",
+                "another version of the format than 4: sender and collector must run the same version of Strata",
                 2,
             ));
         }

@@ -67,7 +67,7 @@ impl FromStr for Destination {
                 match port.strip_prefix(':') {
                     Some(port) => (host, Some(port)),
                     None if port.is_empty() => (host, None),
-                    None => return Err(wrong("something between address and port")),
+                    None => return Err(wrong("unexpected text between address and port")),
                 }
             }
             None => match rest.split_once(':') {

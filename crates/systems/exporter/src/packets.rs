@@ -287,11 +287,11 @@ impl PacketReader {
                 || offset.wrapping_add(data.len()) > total
                 || data.is_empty() && total > 0
             {
-                return Err(wrong("a piece that is not of its packet", at));
+                return Err(wrong("an invalid length or offset of a piece", at));
             }
             let is_end = offset.wrapping_add(data.len()) == total;
             if is_end && number == end {
-                return Err(wrong("more packets than it says", at));
+                return Err(wrong("more packets than its header announces", at));
             }
             if data.len() == total {
                 take(number, &piece.header(data));
@@ -306,7 +306,7 @@ impl PacketReader {
             number = number.wrapping_add(u64::from(is_end));
         }
         if number != end {
-            return Err(wrong("fewer packets than it says", at));
+            return Err(wrong("fewer packets than its header announces", at));
         }
         Ok(datagram)
     }

@@ -384,12 +384,14 @@ impl Runner {
         let why = self
             .switch
             .searches_because()
-            .unwrap_or("no reason is known");
+            .unwrap_or("for an unknown reason");
         let then = match self.options.reads_files {
             true => {
                 format!("for up to {seconds} s in all, then the recording ends (--relay-timeout)")
             }
-            false => String::from("what finds no room in memory meanwhile is dropped and counted"),
+            false => String::from(
+                "packets that do not fit into memory meanwhile are dropped and counted",
+            ),
         };
         self.tell(format!(
             "relay {relay} is lost ({why}): waiting for it, {then}"
@@ -406,7 +408,7 @@ impl Runner {
             false => "",
         };
         self.tell(format!(
-            "relay {relay} is there again after {} s: of the packets that it had not confirmed, \
+            "relay {relay} is back after {} s: of the packets that it had not confirmed, \
              it has {found}{again}; {lost} are lost",
             waited_ns / SAID_AFTER_NS
         ));

@@ -51,7 +51,7 @@ fn describe(root: &Value, part: &Value, within: &str, page: &mut String) {
         page.push('\n');
         comment(text, page);
         let _ = match default(&value["default"]) {
-            _ if is_required(key) => writeln!(page, "#{key} = # {kind}; has to be there"),
+            _ if is_required(key) => writeln!(page, "#{key} = # {kind}; required"),
             Some(default) => writeln!(page, "#{key} = {default}"),
             None => writeln!(page, "#{key} = # {kind}"),
         };

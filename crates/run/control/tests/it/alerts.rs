@@ -150,5 +150,5 @@ fn what_is_wrong_with_a_webhook_is_said_at_once() {
     let error = start("https://example.com/", Some("/nonexistent.pem")).to_string();
     assert!(error.starts_with("/nonexistent.pem: "), "{error}");
     let error = start("https://example.com/", Some("/dev/null")).to_string();
-    assert_eq!(error, "/dev/null: no certificate in it");
+    assert_eq!(error, "/dev/null: contains no certificate");
 }

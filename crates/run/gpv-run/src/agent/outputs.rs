@@ -265,7 +265,7 @@ impl Forward {
         let socket = socket.at_with(|| "cannot open a UDP socket".to_owned())?;
         socket
             .connect(peer)
-            .at_with(|| format!("{name}: cannot send there"))?;
+            .at_with(|| format!("--send-to {name}: cannot send to this address"))?;
         Ok(Self {
             socket,
             writer: DatagramWriter::new(0, Columns::ALL, LEN_USUAL),

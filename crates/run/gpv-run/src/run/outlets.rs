@@ -157,7 +157,7 @@ impl Outlets {
             let socket = socket.at_with(|| "cannot open a UDP socket".to_owned())?;
             socket
                 .connect(target.address)
-                .at_with(|| format!("{name}: cannot send there"))?;
+                .at_with(|| format!("--send-to {name}: cannot send to this address"))?;
             peers.push((socket, Outlet::new(id, name), target.rule));
         }
         let mut id = peers.len();

@@ -103,7 +103,7 @@ fn remarks(path: &Path, hops: &[TelemetryHop], kept: u8) -> Vec<String> {
     if is_contradicted {
         say(
             "several nodes have reported as the same hop. Either packets of the flow take different \
-             ways, or the network does not lower the TTL: then the table (--table) has to have \
+             paths, or the network does not lower the TTL: then the table (--table) must have \
              hop-from = \"arrival\""
                 .to_owned(),
         );

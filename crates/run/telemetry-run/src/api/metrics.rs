@@ -107,7 +107,7 @@ fn of_reports(run: &RunStatus) -> Vec<Metric<u64>> {
         ),
         Metric(
             "datagrams",
-            "Datagrams of reporters that are listened to",
+            "Datagrams of accepted reporters",
             one(totals.datagrams),
         ),
         Metric(
@@ -144,7 +144,7 @@ fn of_reports(run: &RunStatus) -> Vec<Metric<u64>> {
         ),
         Metric(
             "sequence_jumps",
-            "Jumps in the numbers of a reporter or of a node of INT, larger than by lost datagrams",
+            "Jumps in the numbers of a reporter or of a node of INT, too large to be lost datagrams",
             labelled(
                 "protocol",
                 [

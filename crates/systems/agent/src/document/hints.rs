@@ -91,10 +91,9 @@ impl Documents {
                 }
                 Some(Some(why)) => hints.push(format!("policy {name} selects no agent: {why}")),
                 None => {
-                    let what = "is not known of policy";
                     hints.push(format!(
-                        "whether they select an agent {what} {name} and those after it: too many names \
-                         would have to be compared"
+                        "not checked whether policy {name} and those after it select an agent: too many \
+                         names would have to be compared"
                     ));
                     break;
                 }

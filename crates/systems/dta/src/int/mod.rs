@@ -19,7 +19,7 @@ mod watch;
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, thiserror::Error)]
 pub enum IntError {
     /// Neither 1 nor 2.
-    #[error("version {0} of the format is not known: 1 and 2 are")]
+    #[error("unknown version {0} of the format: versions 1 and 2 are known")]
     Version(u8),
     /// Of 2016, with another header.
     #[error(

@@ -4,7 +4,7 @@
 //! extends = "built-in"     # the default; or nothing
 //! hop-from = "ttl"         # the default; or arrival, stack: where a node is on the path, if it
 //!                          # reports for itself
-//! first-ttl = 64           # that the first node reports of packets that began with 64
+//! first-ttl = 64           # TTL that the first node reports for packets that began with 64
 //! udp-port = 5000          # of INT-MD over UDP; or dscp = 23. Without both, it is recognised
 //! [[report]]
 //! name = "latency"         # for messages and counters
@@ -232,7 +232,7 @@ impl Table {
                 .any(|rule| rule.list == Some(watch.list))
             {
                 return Err(refused(
-                    "a report appends something else to its list: name another one",
+                    "a report appends other data to its list: name another list",
                 ));
             }
         }
@@ -291,7 +291,7 @@ impl Rule {
             return Err("every primitive but append has a key, and append has none");
         }
         if is_append != self.list.is_some() {
-            return Err("append has a list, and nothing else has one");
+            return Err("append has a list, and no other primitive has one");
         }
         let is_counted = self.primitive == To::KeyIncrement;
         let has_copies = is_counted || self.primitive == To::KeyWrite;
@@ -305,7 +305,7 @@ impl Rule {
             return Err("a redundancy is 1 to 4");
         }
         if is_counted != (self.data == Data::Packets) {
-            return Err("key-increment adds packets, and nothing else does");
+            return Err("key-increment adds packets, and no other primitive does");
         }
         if self.primitive == To::Postcard && self.data == Data::Event {
             return Err("a postcard has 4 bytes of data, an event 18");

@@ -112,7 +112,7 @@ pub(super) fn read_label(r: &mut Reader<'_>, m: &mut Model) -> Result<(), Invali
     } else if code < m.label_count {
         m.label = m.labels[code];
     } else {
-        return Err(Invalid("a label that was not there"));
+        return Err(Invalid("a reference to a missing label"));
     }
     Ok(())
 }

@@ -134,7 +134,7 @@ pub(super) fn read(
     if has_reference {
         let reference = r.word(2) as usize;
         if reference >= recent.count {
-            return Err(Invalid("a difference to a header that was not there"));
+            return Err(Invalid("a difference from a missing header"));
         }
         while out.len() < len {
             r.turn();

@@ -16,7 +16,7 @@ pub(super) struct Read {
     pub(super) wire_len: u32,
 }
 
-pub(super) const NO_PREFIX: Invalid = Invalid("the start of a frame that was not there");
+pub(super) const NO_PREFIX: Invalid = Invalid("a reference to a missing start of frame");
 pub(super) const TOO_LONG: Invalid = Invalid("more payload than IP can say");
 
 /// Reads a plain header of this kind.
@@ -38,7 +38,7 @@ pub(super) fn plain(
     }
     let (context, side) = record.place();
     let known = record.m.context(context);
-    let known = known.ok_or(Invalid("a flow that was not there"))?;
+    let known = known.ok_or(Invalid("a reference to a missing flow"))?;
     let (transport, is_v6) = (known.key.transport, known.key.is_v6);
     let is_seen = known.sides[side].is_seen;
     match (is_v6, is_seen) {
@@ -479,7 +479,7 @@ const CUT: Invalid = Invalid("a cut record");
 pub(super) fn new_prefix(r: &mut Reader<'_>, m: &mut Model) -> Result<usize, Invalid> {
     let [len] = r.all();
     if usize::from(len) > PREFIX_MAX {
-        return Err(Invalid("an impossible length of what is before IP"));
+        return Err(Invalid("an impossible length of the start of frame"));
     }
     Ok(m.add_prefix(r.slice(len.into()).ok_or(CUT)?))
 }
@@ -501,7 +501,7 @@ fn options_of<'a>(
     match code {
         OptionsCode::None => Ok(Options::None),
         OptionsCode::Stamps => Ok(Options::Stamps(0, 0)),
-        _ if last.is_empty() => Err(Invalid("TCP options that were not there")),
+        _ if last.is_empty() => Err(Invalid("a reference to missing TCP options")),
         _ => {
             let raw = &mut raw[..last.len()];
             raw.copy_from_slice(last);

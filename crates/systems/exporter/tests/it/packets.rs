@@ -220,10 +220,13 @@ fn more_packets_than_a_datagram_says_are_refused() {
     let error = PacketReader::new()
         .read(&bytes, |_, _| found += 1)
         .unwrap_err();
-    assert_eq!((error.what, found), ("more packets than it says", 1));
+    assert_eq!(
+        (error.what, found),
+        ("more packets than its header announces", 1)
+    );
     bytes[12] = 3;
     let error = PacketReader::new().read(&bytes, |_, _| ()).unwrap_err();
-    assert_eq!(error.what, "fewer packets than it says");
+    assert_eq!(error.what, "fewer packets than its header announces");
 }
 
 #[test]

@@ -39,14 +39,17 @@ impl<'a> FlushSlots<'a> {
             return fail("too short for a control packet", 0);
         };
         if header.magic != MAGIC {
-            return fail("no control packet", 0);
+            return fail("not a control packet", 0);
         }
         if header.version != VERSION || header.zero != 0 {
             return fail("a control packet of another version", 4);
         }
         let (ranges, rest) = ranges.as_chunks();
         if !rest.is_empty() || ranges.len() != usize::from(header.ranges.get()) {
-            return fail("another number of ranges than follow", 6);
+            return fail(
+                "a number of ranges that differs from the ranges that follow",
+                6,
+            );
         }
         let mut next = 0;
         for range in ranges.iter().map(first_and_slots) {

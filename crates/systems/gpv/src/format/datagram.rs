@@ -241,20 +241,20 @@ impl<'a> Datagram<'a> {
         let (header, _) = DatagramHeader::read_from_prefix(bytes)
             .map_err(|_| wrong("a cut datagram header", bytes.len()))?;
         if header.magic != MAGIC {
-            return Err(wrong("no grouped packet vectors: another magic number", 0));
+            return Err(wrong("not grouped packet vectors: another magic number", 0));
         }
         if header.version != VERSION {
-            return Err(wrong("another version of the format than 2", 4));
+            return Err(wrong("a version of the format other than 2", 4));
         }
         if header.flags != 0 {
             return Err(wrong("unknown flags", 5));
         }
         let columns = Columns(header.columns.get());
         if columns.0 & !Columns::ALL.0 != 0 || !columns.has(Column::Time) {
-            return Err(wrong("unknown columns, or none of times", 6));
+            return Err(wrong("unknown columns, or no column of times", 6));
         }
         if usize::from(header.len.get()) != bytes.len() {
-            return Err(wrong("another length than the datagram's", 12));
+            return Err(wrong("a length other than the datagram's", 12));
         }
         if header
             .first_seq

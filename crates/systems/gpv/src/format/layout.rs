@@ -48,9 +48,9 @@ const _: () = assert!(size_of::<PaperHeader>() * 8 == 192);
 ///  4 version u8 = 2     1 is the paper's format, which has no header of datagrams
 ///  5 flags u8 = 0
 ///  6 columns u16        what each tuple of the datagram says
-///  8 cache u32          which cache
+///  8 cache u32          number of the cache
 /// 12 len u16            bytes of the datagram
-/// 14 vectors u16        how many follow
+/// 14 vectors u16        number of vectors that follow
 /// 16 first_seq u64      number of the first vector among those of its cache and destination
 /// 24 vectors
 /// ```
@@ -113,9 +113,9 @@ layout!(
 ///  0 magic "SGPC"
 ///  4 version u8 = 2
 ///  5 zero u8
-///  6 ranges u16         how many follow
-///  8 cache u32          which cache
-/// 12 first u32, slots u32   each: the first slot, and how many from it on
+///  6 ranges u16         number of ranges that follow
+///  8 cache u32          number of the cache
+/// 12 first u32, slots u32   of each range: first slot, number of slots
 /// ```
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]

@@ -145,11 +145,11 @@ fn agreed(
         }
         (&WelcomePath::Rdma { port, .. }, HelloPath::Rdma { .. }, Some((udp, local))) => {
             let path = Path::rdma(ours, &welcome.path, options.on_loss);
-            let path = path.ok_or_else(|| protocol("an MTU that RDMA does not have"))?;
+            let path = path.ok_or_else(|| protocol("an invalid RDMA MTU"))?;
             let relay = SocketAddr::new(relay.ip(), port);
             Ok((path, Some(port_to(options, udp, local, relay)?)))
         }
-        _ => Err(protocol("another transport than was asked for")),
+        _ => Err(protocol("another transport than requested")),
     }
 }
 

@@ -346,8 +346,10 @@ impl Switch {
                 self.shortage = Shortage::default();
                 self.state = State::Closed;
             }
-            (_, Heard::Stored(..)) => return Err(connection.protocol("a stored block at its end")),
-            (_, Heard::Ended) => return Err(connection.protocol("an end before its time")),
+            (_, Heard::Stored(..)) => {
+                return Err(connection.protocol("a stored block after the end"));
+            }
+            (_, Heard::Ended) => return Err(connection.protocol("an early end")),
         }
         Ok(())
     }

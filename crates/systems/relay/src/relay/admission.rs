@@ -243,7 +243,7 @@ impl<'a> Admission<'a> {
     /// Refuses a switch since all sessions are taken.
     pub(super) fn turn_away(&mut self, admitted: Admitted) {
         let most = self.inner.options.switches_max;
-        let reason = format!("it serves {most} connections of switches, and no more (--switches)");
+        let reason = format!("it serves {most} connections of switches, the maximum (--switches)");
         let peer = admitted.channel.peer().to_owned();
         let mut pending = Pending {
             entrance: Entrance::turned_away(peer, reason, self.now()),

@@ -423,7 +423,9 @@ impl Server<'_> {
         // The switch may have announced a block that is still being written.
         let Some(memory) = self.memory.take(self.inner, place, &header) else {
             self.session.withdraw(job);
-            return Err(RelayError::Refused("a block that was not its".into()));
+            return Err(RelayError::Refused(
+                "a block that does not belong to the switch".into(),
+            ));
         };
         let segments = Segments {
             place: place.index,

@@ -596,7 +596,9 @@ impl RelayNode {
         let region = responder.region_mut(served.rkey);
         let Some(memory) = region.and_then(|region| region.memory.take(place.index)) else {
             served.session.withdraw(job);
-            return Err(RelayError::Refused("a block that was not its".into()));
+            return Err(RelayError::Refused(
+                "a block that does not belong to the switch".into(),
+            ));
         };
         drop(responder);
         let block = memory.seal(&header);

@@ -1123,7 +1123,7 @@ fn addresses_that_somebody_made_up_keep_no_reporter_out() {
     assert_eq!(page["reporters_refused"], 0);
     let text = ok(&mut telemetry(&store, &["status"]));
     assert!(
-        text.contains("1,022, the most that are counted separately; "),
+        text.contains("1,022, the maximum that is counted separately; "),
         "{text}"
     );
     collector.end();

@@ -341,7 +341,7 @@ fn what_cannot_be_is_said() {
     refused(
         "lo",
         "192.0.2.2",
-        "without --interface, reports come by the socket",
+        "without --interface, reports are received by the socket",
     );
     network.host.ip(&format!("link set {FAR} down"));
     refused(FAR, "192.0.2.2", "the interface is down");
@@ -351,7 +351,7 @@ fn what_cannot_be_is_said() {
     refused(
         FAR,
         "192.0.2.2:40050",
-        "without --interface, reports come by the socket",
+        "without --interface, reports are received by the socket",
     );
     collector.end();
 }

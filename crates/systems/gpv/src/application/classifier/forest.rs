@@ -440,15 +440,15 @@ mod tests {
             (
                 "tree\nleaf 1",
                 6,
-                "a leaf has a share of each of 2 classes, not 1",
+                "a leaf needs 2 shares, one of each class, not 1",
             ),
             (
                 "tree\nsplit size_9 1 1 2",
                 6,
                 "there is no feature 'size_9'",
             ),
-            ("tree\nsplit size_1 1 0 2", 6, "'0' is no node after 0"),
-            ("tree\nsplit size_1 x 1 2", 6, "'x' is no number"),
+            ("tree\nsplit size_1 1 0 2", 6, "'0' is not a node after 0"),
+            ("tree\nsplit size_1 x 1 2", 6, "'x' is not a number"),
             (
                 "tree\nsplit size_1 1 1 2\nleaf 1 0",
                 6,

@@ -69,7 +69,7 @@ impl<'a> Compiler<'_, 'a> {
             let kind = *scope.kinds.entry(name).or_insert(Kind::Int);
             let slot = self.register(kind, name_at)?;
             if scope.variables.insert(name, slot).is_some() {
-                return self.wrong(name_at, format!("{name} is there twice"));
+                return self.wrong(name_at, format!("{name} is named twice"));
             }
             scope.assigned.insert(name);
             state.push((name, slot));

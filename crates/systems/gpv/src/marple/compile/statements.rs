@@ -12,7 +12,7 @@ impl<'a> Compiler<'_, 'a> {
     pub(super) fn statement(&mut self, name: Name<'a>, operator: &Operator<'a>) -> Checked<()> {
         let (label, at) = name;
         if self.streams.iter().any(|stream| stream.name == label) {
-            return self.wrong(at, format!("there is a stream {label} already"));
+            return self.wrong(at, format!("a stream {label} exists already"));
         }
         if self.streams.len() > STREAMS_MAX {
             return self.wrong(at, format!("too large: more than {STREAMS_MAX} statements"));
@@ -73,7 +73,7 @@ impl<'a> Compiler<'_, 'a> {
     ) -> Checked<Stream<'a>> {
         let mut stream = self.stream(input)?;
         if names.len() != exprs.len() || names.is_empty() {
-            let message = format!("{} columns and {} values", names.len(), exprs.len());
+            let message = format!("{} columns, but {} values", names.len(), exprs.len());
             return self.wrong(at, message);
         }
         let skip = self.op(
@@ -89,7 +89,7 @@ impl<'a> Compiler<'_, 'a> {
             let slot = self.register(value.kind, *column_at)?;
             self.copy(value, slot, expr.at)?;
             if added.iter().any(|(known, _)| known == column) {
-                return self.wrong(*column_at, format!("column {column} is there twice"));
+                return self.wrong(*column_at, format!("column {column} is named twice"));
             }
             added.push((
                 *column,
@@ -170,7 +170,7 @@ impl<'a> Compiler<'_, 'a> {
         for &column in key {
             let slot = self.column(&input, column)?;
             if columns.iter().any(|(known, _)| *known == column.0) {
-                return self.wrong(column.1, format!("column {} is there twice", column.0));
+                return self.wrong(column.1, format!("column {} is named twice", column.0));
             }
             columns.push((column.0, slot));
         }

@@ -175,8 +175,8 @@ impl Entrance {
             return self.refuse(problem, now_ns);
         }
         if secret && !hello.secret {
-            let problem = "it wants a shared secret: give the switch --secret-file, with what \
-                           the relay's file holds";
+            let problem = "it requires a shared secret: give the switch --secret-file, with a copy \
+                           of the relay's file";
             return self.refuse(problem.into(), now_ns);
         }
         let challenge = Challenge { nonce, secret };
@@ -197,7 +197,7 @@ impl Entrance {
     ) -> Stage {
         let is_right = |s: &&Secret| Prover::Switch.has_proved(s, &hello, challenge, proof);
         let Some(secret) = gate.secret.filter(is_right) else {
-            let problem = "the shared secrets differ: the files of --secret-file must hold the \
+            let problem = "the shared secrets differ: the files of --secret-file must be the \
                            same at both ends";
             return self.refuse(problem.into(), now_ns);
         };
@@ -225,7 +225,7 @@ impl Entrance {
         if now_ns < self.ends_ns {
             return Ok(());
         }
-        let late = || String::from("it did not say in time who it is");
+        let late = || String::from("it did not identify itself in time");
         Err(RelayError::Refused(
             self.refused.clone().unwrap_or_else(late),
         ))

@@ -67,7 +67,7 @@ impl Memory {
                 Ok((Self::Shared { mapping, stride }, path, stride))
             }
             HelloPath::Rdma { mtu, .. } if ![256, 512, 1024, 2048, 4096].contains(&mtu) => {
-                Err(RelayError::Refused(format!("{mtu} is no RDMA MTU")))
+                Err(RelayError::Refused(format!("{mtu} is not an RDMA MTU")))
             }
             HelloPath::Rdma { .. } => {
                 #[cfg(feature = "verbs")]

@@ -129,11 +129,11 @@ impl Reader {
         let feature = known.ok_or_else(|| format!("there is no feature '{feature}'"))?;
         let at_most: f32 = at_most
             .parse()
-            .map_err(|_| format!("'{at_most}' is no number"))?;
+            .map_err(|_| format!("'{at_most}' is not a number"))?;
         let number = self.tree.len();
         let child = |word: &str| match word.parse::<usize>() {
             Ok(child) if child > number && child < NODES_MAX => Ok(child),
-            _ => Err(format!("'{word}' is no node after {number}")),
+            _ => Err(format!("'{word}' is not a node after {number}")),
         };
         Ok(Read::Split {
             feature: strata_wire::exact(feature),
@@ -147,13 +147,15 @@ impl Reader {
         if words.len() != forest.classes.len() {
             let (has, wanted) = (words.len(), forest.classes.len());
             return Err(format!(
-                "a leaf has a share of each of {wanted} classes, not {has}"
+                "a leaf needs {wanted} shares, one of each class, not {has}"
             ));
         }
         for words in words.chunks(AT_ONCE) {
             let mut shares = [0.0; AT_ONCE];
             for (share, word) in shares.iter_mut().zip(words) {
-                *share = word.parse().map_err(|_| format!("'{word}' is no number"))?;
+                *share = word
+                    .parse()
+                    .map_err(|_| format!("'{word}' is not a number"))?;
                 if !(0.0..=1.0).contains(share) {
                     return Err(format!("a share of {word}"));
                 }
