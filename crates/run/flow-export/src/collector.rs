@@ -5,7 +5,7 @@ use std::net::{SocketAddr, UdpSocket};
 
 use strata_send::Ticks;
 
-/// That of IPFIX, as registered with IANA.
+/// The UDP port of IPFIX, as registered with IANA.
 pub const PORT: u16 = 4739;
 
 /// Sends each write as a datagram, at most `per_second` of them.
@@ -42,7 +42,7 @@ impl FlowCollector {
     ///
     /// # Errors
     ///
-    /// If there are no file descriptors.
+    /// If no file descriptor is left.
     pub fn try_clone(&self) -> io::Result<Self> {
         Ok(Self {
             socket: self.socket.try_clone()?,
@@ -52,7 +52,7 @@ impl FlowCollector {
         })
     }
 
-    /// Its address.
+    /// The collector's address.
     #[must_use]
     pub fn to(&self) -> SocketAddr {
         self.to

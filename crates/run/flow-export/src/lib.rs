@@ -36,12 +36,12 @@ const QUEUE_MAX: usize = 64;
 /// Datagrams per second at most: flows often end together, and a collector has to keep up.
 const DATAGRAMS_PER_SECOND: u64 = 10_000;
 
-/// Where flow records go, and when one ends of a flow that goes on.
+/// The collector of flow records, and the timeouts that end the record of a continuing flow.
 #[derive(Clone, Copy, Debug)]
 pub struct FlowsSpec {
     /// The collector.
     pub to: SocketAddr,
-    /// When a record ends.
+    /// The timeouts that end a record.
     pub timeouts: Timeouts,
 }
 
@@ -57,7 +57,7 @@ impl FlowRecords {
     ///
     /// # Errors
     ///
-    /// If there is no socket, or no way to the collector.
+    /// If a socket cannot be created, or there is no route to the collector.
     pub fn open(spec: &FlowsSpec) -> io::Result<Self> {
         Ok(Self {
             collector: FlowCollector::connect(spec.to, DATAGRAMS_PER_SECOND)?,
@@ -65,21 +65,21 @@ impl FlowRecords {
         })
     }
 
-    /// A test in tcpdump's language that what the socket sends fails.
+    /// A filter in tcpdump's language that excludes the datagrams that the socket sends.
     ///
     /// # Errors
     ///
-    /// If the socket does not say where it is.
+    /// If the socket's own address cannot be determined.
     pub fn own_traffic(&self) -> io::Result<String> {
         self.collector.own_traffic()
     }
 
-    /// Starts to send flows of what workers are shown, each through one of the taps. If `waits`, they wait for the
-    /// sender. `hash_seed` keys fingerprints of flows.
+    /// Starts to send the flows of the packets that workers see; each worker has one of the taps. If `waits`, workers
+    /// wait for the sender. `hash_seed` keys fingerprints of flows.
     ///
     /// # Errors
     ///
-    /// If there is no thread.
+    /// If a thread cannot be started.
     pub fn start(
         &self,
         workers: u16,
@@ -117,7 +117,8 @@ impl FlowRecords {
     }
 }
 
-/// The thread that sends. It ends when all taps have, and this is dropped: after what they have given it.
+/// The thread that sends. It ends once all taps have ended and this value is dropped, after it has sent all that the
+/// taps gave.
 #[derive(Debug)]
 pub struct Sending {
     thread: Option<JoinHandle<()>>,

@@ -47,22 +47,22 @@ const PARTS: usize = 10;
 /// Any datagram fits.
 const DATAGRAM_BYTES: usize = 65_536;
 
-/// An agent. Memory: for each sender, 329 bytes a flow and 28 for each packet of its record.
+/// An agent. Memory: for each sender, 329 bytes per flow, and 28 bytes per packet of the flow's record.
 #[derive(Clone, Debug)]
 pub struct VectorAgentSpec {
     /// Where vectors come from.
     pub source: VectorSource,
     /// The form that they have.
     pub form: Form,
-    /// How large records are, and how many flows of a sender are put together at once.
+    /// The size of records, and the number of flows per sender that are put together at the same time.
     pub reassembly: ReassemblyOptions,
-    /// Senders that are listened to at once.
+    /// Maximum number of senders whose vectors are accepted at the same time.
     pub senders_max: usize,
-    /// End after this number of datagrams.
+    /// The agent ends after this number of datagrams.
     pub datagrams_max: Option<u64>,
     /// Where records go.
     pub records: RecordsSpec,
-    /// Whether to drop what is not needed once the source is open.
+    /// Whether the process gives up the privileges that it no longer needs once the source is open.
     pub sandboxed: bool,
 }
 
@@ -84,26 +84,26 @@ pub struct ListenSpec {
     pub name: String,
     /// Where datagrams come in.
     pub address: SocketAddr,
-    /// Networks of senders that are listened to; any that reaches the address, if empty.
+    /// Networks of accepted senders; if empty, every sender that reaches the address is accepted.
     pub allowed: Vec<IpNet>,
-    /// Requests caches to flush slots that gave nothing for this long. For the form strata.
+    /// The agent asks caches to flush slots that gave no vector for this long. Only for the form strata.
     pub flush_idle: Option<Duration>,
 }
 
 /// What an agent did.
 #[derive(Debug)]
 pub struct VectorAgentOutcome {
-    /// What it received.
+    /// Received datagrams, vectors and packets.
     pub received: Received,
-    /// Datagrams from elsewhere than it listens to.
+    /// Datagrams from senders outside the allowed networks.
     pub foreign: u64,
-    /// Datagrams of the ring that were written over before they were read.
+    /// Datagrams of the ring that were overwritten before they were read.
     pub overwritten: u64,
-    /// Control packets to caches.
+    /// Control packets sent to caches, and withheld.
     pub requests: Requests,
-    /// What was sent on, if anything was to be.
+    /// Vectors and datagrams that were forwarded, if a destination was given.
     pub sent: Option<Sent>,
-    /// Why it ended before its source did, if it did. What came until then is written.
+    /// Why the agent ended before its source did, if so. Vectors received before are written.
     pub failure: Option<VectorError>,
 }
 

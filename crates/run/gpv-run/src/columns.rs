@@ -17,7 +17,7 @@ pub const COLUMN_NAMES: [(&str, Column); 11] = [
     ("class", Column::Class),
 ];
 
-/// What a capture says of a packet.
+/// The columns that a capture has for a packet.
 pub const CAPTURED_COLUMNS: Columns = Columns::of(&[
     Column::Time,
     Column::Size,

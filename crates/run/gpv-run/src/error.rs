@@ -14,10 +14,10 @@ use crate::form::Form;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum VectorError {
-    /// It cannot be done as requested. The text says what to do instead.
+    /// The request cannot be fulfilled. The text says what to do instead.
     #[error("{0}")]
     Refused(String),
-    /// A file is not written.
+    /// A file cannot be written.
     #[error(transparent)]
     Output(#[from] OutputError),
     /// The file or address at fault, and what was to be done with it; the source says why it failed.
@@ -28,7 +28,7 @@ pub enum VectorError {
         /// What is wrong.
         source: Box<dyn Error + Send + Sync>,
     },
-    /// A file has something else than vectors of this form.
+    /// A file contains something other than vectors of this form.
     #[error("{file}: not valid {form} vectors from byte {at}: {source}")]
     NoVectors {
         /// The file.
@@ -40,7 +40,7 @@ pub enum VectorError {
         /// What is wrong with it.
         source: FormatError,
     },
-    /// A file is no ring that can be read, or has no room for one.
+    /// A file is not a readable ring, or is too small for one.
     #[error("{ring}: {problem}")]
     Ring {
         /// The file.
@@ -48,7 +48,7 @@ pub enum VectorError {
         /// What is wrong, and where.
         problem: String,
     },
-    /// Vectors are to go to too many destinations.
+    /// Too many destinations are given for vectors.
     #[error("--send-to is given {targets} times; at most {most} are allowed")]
     TooManyTargets {
         /// How many.
@@ -70,7 +70,7 @@ pub enum VectorError {
     /// Rows cannot be written.
     #[error(transparent)]
     Parquet(#[from] ParquetError),
-    /// What can go wrong with any role.
+    /// An error that any role can have.
     #[error(transparent)]
     Role(#[from] RoleError),
 }

@@ -9,34 +9,34 @@ use strata_wire::{AddressFamily, Headers, LinkType, TunnelKey, exact};
 use crate::error::Result;
 use crate::seed::seed;
 
-/// Whether a filter matches a packet: of this link type, these bytes, and this length on the wire.
+/// Tells whether a filter matches a packet with this link type, these bytes and this length on the wire.
 pub type Matches = Box<dyn FnMut(LinkType, &[u8], u32) -> bool>;
 
-/// What became of packets.
+/// Numbers of packets, by outcome.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Counted {
-    /// Matched by the filter; of these some have no IP header.
+    /// Packets that the filter matches; some of them have no IP header.
     pub packets: u64,
-    /// Not matched.
+    /// Packets that the filter does not match.
     pub filtered: u64,
-    /// Without an IP header that can be read.
+    /// Packets without a readable IP header.
     pub not_ip: u64,
-    /// Cut within the transport header: fields that were not captured are 0.
+    /// Packets that are cut within the transport header: fields that were not captured are 0.
     pub cut: u64,
-    /// Lost by the kernel.
+    /// Packets that the kernel lost.
     pub dropped: u64,
 }
 
-/// Headers into what the cache takes.
+/// Extracts from headers the features that a cache takes.
 pub struct Features {
     finder: FlowFinder,
     filter: Option<Matches>,
-    /// What became of packets so far.
+    /// Numbers of packets so far, by outcome.
     pub counted: Counted,
 }
 
 impl Features {
-    /// Of all packets.
+    /// Extracts the features of all packets.
     ///
     /// # Errors
     ///
@@ -50,7 +50,7 @@ impl Features {
         })
     }
 
-    /// Only packets that match this are taken, if it is given.
+    /// Takes only packets that match `filter`, if it is given.
     pub fn filter(&mut self, filter: Option<Matches>) {
         self.filter = filter;
     }

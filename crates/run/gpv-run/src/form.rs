@@ -5,7 +5,7 @@ use std::fmt;
 use strata_gpv::Columns;
 use strata_gpv::format::paper;
 
-/// How vectors are written: `docs/formats/gpv.md`.
+/// The format in which vectors are written (`docs/formats/gpv.md`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Form {
     /// Strata's form: numbered, so that lost vectors are counted; IPv4 and IPv6, ns.

@@ -25,7 +25,7 @@ const HEADER: usize = 64;
 
 /// Bytes of a slot in addition to the datagram: its number twice, and its length.
 const AROUND: usize = 24;
-/// Bytes of a slot at most.
+/// Maximum bytes of a slot.
 const SLOT_MAX: usize = 128 << 10;
 /// Bytes of a ring.
 const BYTES_MIN: u64 = 1 << 16;

@@ -9,15 +9,15 @@ use jiff::Zoned;
 
 use crate::error::{Result, VectorError};
 
-/// When a file is followed by another.
+/// The conditions for beginning a new file.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RotationSpec {
-    /// Once it has more bytes than this.
+    /// A new file begins once the current one has more bytes than this.
     pub bytes_max: Option<u64>,
-    /// Once it is this old. Its name then has a time, as strftime(3) writes it.
+    /// A new file begins once the current one is this old. The name then has a time, as strftime(3) writes it.
     pub every: Option<Duration>,
-    /// How many files there are: of limited time, it ends with the last one; of limited size alone, they
-    /// are written over in turn.
+    /// The number of files. If files are limited by time, writing ends with the last one; if only by size, files are
+    /// overwritten in turn.
     pub files: Option<NonZeroU32>,
 }
 

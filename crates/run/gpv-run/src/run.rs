@@ -30,48 +30,48 @@ const ANNOUNCE_EVERY: Duration = Duration::from_secs(1);
 /// Destinations by UDP at most.
 const TARGETS_MAX: usize = 32;
 
-/// Packets into vectors, and where those go.
+/// A run that groups packets into vectors, and the destinations of the vectors.
 #[derive(Debug)]
 pub struct VectorRunSpec {
     /// The form of vectors.
     pub form: Form,
-    /// How large the cache is.
+    /// The size of the cache.
     pub parameters: Parameters,
-    /// What vectors say of packets. For the form strata.
+    /// The columns of vectors. Only for the form strata.
     pub columns: Columns,
-    /// Bytes of a datagram at most.
+    /// Maximum bytes of a datagram.
     pub datagram_max: usize,
-    /// Where they go.
+    /// The destinations of vectors.
     pub outlets: OutletsSpec,
-    /// Group this number of packets.
+    /// The run ends after this number of packets.
     pub packets_max: Option<u64>,
-    /// Of interfaces; `None` of captures, whose packets can wait.
+    /// Given if interfaces are captured; `None` for capture files, whose packets can wait.
     pub live: Option<LiveVectors>,
 }
 
-/// Packets that come now.
+/// A live capture.
 #[derive(Clone, Debug)]
 pub struct LiveVectors {
     /// Names of the interfaces.
     pub interfaces: String,
-    /// No packet waits longer in the cache; without limit, if `None`.
+    /// The maximum time that a packet waits in the cache; `None`: no limit.
     pub flush_after: Option<Duration>,
 }
 
 /// What became of packets.
 #[derive(Debug)]
 pub struct VectorRunOutcome {
-    /// What the cache did.
+    /// The counters of the cache.
     pub cache: CacheCounters,
-    /// What is in no vector, or not whole.
+    /// Packets that are in no vector, or incomplete in one.
     pub counted: Counted,
-    /// Slots that agents asked to be flushed.
+    /// Slots that agents requested to flush.
     pub slots_asked: u64,
-    /// Where vectors went: by UDP, to a file, to a ring, to a stream.
+    /// The destinations of vectors: UDP, a file, a ring, a stream.
     pub to: Vec<SentTo>,
 }
 
-/// What went to a destination.
+/// Vectors, datagrams and bytes for one destination.
 #[derive(Debug)]
 pub struct SentTo {
     /// Its name.
@@ -82,17 +82,17 @@ pub struct SentTo {
     pub not_chosen: u64,
     /// Vectors that the form, or a datagram, cannot hold.
     pub not_carried: u64,
-    /// Datagrams of them.
+    /// Datagrams with these vectors.
     pub datagrams: u64,
-    /// Bytes of those.
+    /// Bytes of these datagrams.
     pub bytes: u64,
     /// Datagrams that were not sent.
     pub unsent: u64,
-    /// Why the first one was not.
+    /// Why the first of these was not sent.
     pub error: Option<std::io::Error>,
 }
 
-/// A run: packets into the cache, and its vectors to where they go.
+/// A run: puts packets into the cache, and sends the cache's vectors to their destinations.
 pub struct VectorRun {
     features: Features,
     grouping: Grouping,
@@ -118,11 +118,11 @@ struct Live {
 }
 
 impl VectorRun {
-    /// Opens what needs no file: sockets. Checks that files can be made.
+    /// Opens the sockets, and checks that the files can be made.
     ///
     /// # Errors
     ///
-    /// If the spec cannot be, a destination cannot be sent to, or a file cannot be written.
+    /// If the spec is impossible, a destination cannot be sent to, or a file cannot be written.
     pub fn open(spec: VectorRunSpec, tell: Tell) -> Result<Self> {
         let (parameters, columns, room) = (spec.parameters, spec.columns, spec.datagram_max);
         let length = usize::from(parameters.narrow) + usize::from(parameters.wide);
@@ -162,8 +162,8 @@ impl VectorRun {
         self.outlets.reach()
     }
 
-    /// Packets will come, which must match, if a filter is given: makes files and the ring, opens the
-    /// stream. A process that has no sandbox has declared so by now.
+    /// Prepares for packets, which must match if a filter is given: makes the files and the ring, and opens the stream.
+    /// A process without a sandbox must have declared so before.
     ///
     /// # Errors
     ///
@@ -209,8 +209,8 @@ impl VectorRun {
         Ok(())
     }
 
-    /// A batch is over, or none came for a moment: of interfaces, answers agents and flushes what has
-    /// waited for long enough.
+    /// To be called after a batch, or if no packets came for a moment. For interfaces, answers the requests of agents
+    /// and flushes packets that have waited for long enough.
     ///
     /// # Errors
     ///
@@ -250,7 +250,7 @@ impl VectorRun {
         self.outlets.check()
     }
 
-    /// Whether enough came.
+    /// Whether the requested number of packets has come.
     #[must_use]
     pub fn is_done(&self) -> bool {
         self.left == Some(0) || self.outlets.is_complete()
@@ -261,7 +261,7 @@ impl VectorRun {
         self.features.counted.dropped += packets;
     }
 
-    /// Lets go of all packets, and writes everything.
+    /// Flushes all packets from the cache, and writes everything.
     ///
     /// # Errors
     ///

@@ -24,23 +24,23 @@ pub struct VectorTable<W: Write + Send> {
     rows: Option<Rows<W>>,
 }
 
-/// What is in a file of vectors.
+/// The contents of a file of vectors.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Tabled {
     /// Vectors.
     pub vectors: u64,
     /// Packets in them.
     pub packets: u64,
-    /// What is in no vector, or not whole.
+    /// Packets that are in no vector, or incomplete in one.
     pub counted: Counted,
 }
 
 impl<W: Write + Send> VectorTable<W> {
-    /// With a cache of these parameters.
+    /// A table whose cache has these parameters.
     ///
     /// # Errors
     ///
-    /// If there can be no such cache, or the system has no randomness.
+    /// If the parameters are refused, or the system gives no random numbers.
     pub fn new(parameters: Parameters) -> Result<Self> {
         let cache = Cache::new(parameters, seed()?);
         Ok(Self {
@@ -51,11 +51,11 @@ impl<W: Write + Send> VectorTable<W> {
         })
     }
 
-    /// Packets will come, which must match, if a filter is given. Rows have these columns, and times.
+    /// Prepares for packets, which must match if a filter is given. Rows have these columns, and times.
     ///
     /// # Errors
     ///
-    /// If nothing can be written.
+    /// If the file cannot be written.
     pub fn begin(&mut self, filter: Option<Matches>, output: W, columns: Columns) -> Result<()> {
         self.features.filter(filter);
         self.rows = Some(Rows::new(output, with_time(columns))?);
@@ -77,7 +77,7 @@ impl<W: Write + Send> VectorTable<W> {
         Ok(())
     }
 
-    /// Writes what is left, and the end of the file; `None` if it has not begun.
+    /// Writes the remaining vectors and the end of the file; `None` if the file has not begun.
     ///
     /// # Errors
     ///

@@ -15,7 +15,7 @@ const BATCH: usize = 256;
 /// How long packets wait in the cache at most.
 const FLUSH_EVERY: Duration = Duration::from_millis(500);
 
-/// A worker's cache, which exists only while somebody is attached.
+/// A worker's cache, which exists only while a client is attached.
 ///
 /// Memory meanwhile: 6 MB for the cache, 16 KiB for each subscriber.
 pub struct VectorTap {
@@ -47,7 +47,7 @@ impl fmt::Debug for VectorTap {
 }
 
 impl VectorTap {
-    /// The one of the worker with this number.
+    /// The tap of the worker with this number.
     pub fn new(subscribers: &Arc<Subscribers>, number: u32, seed: u64) -> Self {
         Self {
             subscribers: Arc::clone(subscribers),

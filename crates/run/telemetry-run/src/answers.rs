@@ -46,7 +46,7 @@ fn count(counted: Counted) -> TelemetryCount {
 }
 
 impl TelemetryStore {
-    /// What is known of a key; `None` if nothing is.
+    /// The value and counts of a key; `None` if nothing is known.
     ///
     /// # Panics
     ///
@@ -75,7 +75,7 @@ impl TelemetryStore {
         })
     }
 
-    /// Why there is no answer about a key, or about the path of a flow.
+    /// The reason why there is no answer about a key, or about the path of a flow.
     #[must_use]
     pub fn unknown(&self, key: &Key, is_path: bool) -> String {
         let said = match is_path {
@@ -91,7 +91,7 @@ impl TelemetryStore {
         }
     }
 
-    /// Keys with the largest counts, and which may be missing.
+    /// The keys with the largest counts, and the count below which keys may be missing.
     pub fn answer_top(&mut self, number: usize) -> TelemetryTop {
         let top = self.top(number);
         let bound = self.count_bound();
@@ -108,7 +108,7 @@ impl TelemetryStore {
         }
     }
 
-    /// Lists that have names.
+    /// The lists that have names.
     #[must_use]
     pub fn answer_lists(&self) -> Vec<TelemetryList> {
         let lists = self.lists().iter();
@@ -125,11 +125,11 @@ impl TelemetryStore {
         row.collect()
     }
 
-    /// A list by its name or its number, and what its entries are.
+    /// Finds a list by its name or its number; returns its number and the kind of its entries.
     ///
     /// # Errors
     ///
-    /// If there is no such list, what could be written instead.
+    /// If there is no such list; the text says what can be written instead.
     pub fn find_list(&self, name: &str) -> Result<(u32, EntryKind), String> {
         let number = name.parse::<u32>().ok();
         let mut lists = self.lists().iter();

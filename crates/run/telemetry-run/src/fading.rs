@@ -10,12 +10,12 @@ use super::plan::Plan;
 /// Counters between looks at what has arrived: some 0.1 ms.
 const PIECE: u32 = 1 << 16;
 
-/// How counters become smaller.
+/// The ways of reducing counters.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fade {
-    /// To 0.
+    /// Set them to 0.
     Reset,
-    /// To half, rounded down.
+    /// Halve them, rounded down.
     Halve,
 }
 
@@ -29,10 +29,10 @@ impl Fade {
     }
 }
 
-/// How, and how often.
+/// The way and the period of reducing counters.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FadeOptions {
-    /// How.
+    /// The way.
     pub fade: Fade,
     /// The period; not 0.
     pub every: Duration,
@@ -60,7 +60,7 @@ impl Fading {
         }
     }
 
-    /// How counters become smaller.
+    /// The ways of reducing counters.
     pub(super) fn fade(&self) -> Fade {
         self.options.fade
     }

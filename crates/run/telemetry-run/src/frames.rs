@@ -27,14 +27,14 @@ const FRAMES_BYTES: usize = 64 << 20;
 /// The protocol number of UDP.
 const UDP: u8 = 17;
 
-/// What came by an interface.
+/// Datagrams received from an interface past the host's network stack, by outcome.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct FrameCounts {
     /// Datagrams that were taken.
     pub datagrams: u64,
-    /// Those whose lengths or checksums are wrong, or whose source is not an address.
+    /// Datagrams with wrong lengths or checksums, or with an impossible source address.
     pub invalid: u64,
-    /// Those that found no frame.
+    /// Datagrams that were dropped because no frame was free.
     pub dropped: u64,
 }
 

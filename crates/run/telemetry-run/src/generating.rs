@@ -36,10 +36,10 @@ pub use sender::ReportSender;
 /// How long reports may be requested again after the last.
 const ASKED: Duration = Duration::from_millis(200);
 
-/// What is reported.
+/// The kind of generated reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReportProfile {
-    /// All but those of a network, in turn.
+    /// All kinds except those of a network, in turn.
     Mix,
     /// The value of a flow is its rank.
     KeyWrite,
@@ -49,14 +49,14 @@ pub enum ReportProfile {
     Append,
     /// The five hops of a flow.
     Postcards,
-    /// What switches of a simulated data center report by INT.
+    /// INT reports of the switches of a simulated data center.
     FatTree,
 }
 
-/// Which reports to send.
+/// The reports to send.
 #[derive(Clone, Debug)]
 pub struct GenerateReportsSpec {
-    /// What is reported.
+    /// The kind of generated reports.
     pub profile: ReportProfile,
     /// Reports per second; 0 is as many as possible.
     pub rate: u64,
@@ -78,16 +78,16 @@ pub struct GenerateReportsSpec {
     pub retransmit: bool,
 }
 
-/// What was sent.
+/// The numbers of what was sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GeneratedReports {
     /// Reports.
     pub reports: u64,
-    /// Datagrams that they were in.
+    /// Datagrams with these reports.
     pub datagrams: u64,
-    /// How often there was no listener.
+    /// The number of times that no collector was listening.
     pub refused: u64,
-    /// How long it took.
+    /// The duration of sending.
     pub took: Duration,
 }
 
@@ -95,7 +95,7 @@ pub struct GeneratedReports {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum GenerateError {
-    /// There is no way to that address.
+    /// The address cannot be sent to.
     #[error("--send-to {to}: cannot send reports: {source}")]
     Connect {
         /// The address.
@@ -106,7 +106,7 @@ pub enum GenerateError {
     /// The socket refuses datagrams.
     #[error("cannot send reports: {0}")]
     Send(#[source] io::Error),
-    /// The socket takes no datagram for seconds.
+    /// The socket has accepted no datagram for 5 s.
     #[error(
         "cannot send reports: the socket's send buffer stayed full for 5 s: the interface cannot send, \
          or is too slow for --rate"

@@ -11,12 +11,12 @@ use crate::api::status::{GenerationStatus, GenerationsStatus};
 /// Bytes that are cleared between looks at what has arrived: about 1 ms.
 pub(super) const PIECE_BYTES: usize = 2 << 20;
 
-/// When a generation of a store filled.
+/// The period in which a generation of a store was filled.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct GenerationTime {
-    /// From this time on, in ns since 1970.
+    /// Its start, in ns since 1970.
     pub begun_ns: u64,
-    /// Until then; `None` if it is the youngest.
+    /// Its end, in ns since 1970; `None` for the youngest generation.
     pub ended_ns: Option<u64>,
 }
 

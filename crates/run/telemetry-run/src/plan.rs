@@ -40,7 +40,7 @@ const MEMORY_BYTES: std::ops::RangeInclusive<u64> = 1 << 20..=1 << 36;
 /// Largest value that queries try without having been told it.
 const VALUE_MAX: u32 = (1 << 24) - 1;
 
-/// What the entries of a list are.
+/// The kind of a list's entries.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum EntryKind {
@@ -60,7 +60,7 @@ pub struct NamedList {
     pub number: u32,
     /// Its name.
     pub name: String,
-    /// What its entries are.
+    /// The kind of its entries.
     pub entries: EntryKind,
 }
 

@@ -21,43 +21,43 @@ use super::plan::{Manifest, NamedList, Plan};
 use super::share::Share;
 use super::store::{Copied, MANIFEST, mapped, no_store};
 
-/// A value that a key has.
+/// The value of a key.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Found {
     /// The value.
     pub data: Vec<u8>,
-    /// Copies that hold it, at least.
+    /// Number of copies that hold the value, at least.
     pub agreeing: u8,
 }
 
 /// The path of a flow.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FoundPath {
-    /// What its hops reported.
+    /// The reports of its hops.
     pub path: HopPath,
-    /// The generation that it is from, if the store has generations.
+    /// The generation that the path is from, if the store has generations.
     pub time: Option<GenerationTime>,
 }
 
-/// What a generation of a store, or a store without generations, knows of a key.
+/// The value and count of a key in a generation of a store, or in a store without generations.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Known {
     /// The generation, if the store has generations.
     pub time: Option<GenerationTime>,
     /// The key's value.
     pub value: Option<Found>,
-    /// What was added for it, if anything was.
+    /// The sum that was added for the key, if not 0.
     pub count: Option<Counted>,
 }
 
-/// What was added for a key.
+/// The sum that was added for a key.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Counted {
-    /// At most this.
+    /// Upper bound of the sum.
     pub at_most: u64,
-    /// It may be too large by this number.
+    /// The bound may exceed the sum by this number.
     pub excess_max: f64,
-    /// With this probability, by more.
+    /// Probability that it exceeds the sum by more.
     pub doubt: f64,
 }
 
@@ -187,15 +187,15 @@ impl TelemetryStore {
         answer
     }
 
-    /// Its generations, youngest first; none if it is a store without.
+    /// Its generations, youngest first; empty for a store without generations.
     #[must_use]
     pub fn generations(&self) -> Vec<GenerationTime> {
         let spans = spans(&self.plan, &self.words);
         spans.into_iter().filter_map(|span| span.time).collect()
     }
 
-    /// What each generation knows of a key, youngest first, by [`TelemetryStore::value`] and with the
-    /// bounds of counters, for which all counters are read, once a second at most.
+    /// The value and count of a key in each generation, youngest first, by [`TelemetryStore::value`] and with the
+    /// bounds of counters, for which all counters are read, at most once a second.
     ///
     /// # Panics
     ///
@@ -220,8 +220,8 @@ impl TelemetryStore {
         })
     }
 
-    /// The value of a key, written with up to `redundancy` copies, if at least `agree` of those that
-    /// are left hold it, and fewer any other: of the youngest generation that has one.
+    /// The value of a key, written with up to `redundancy` copies: the value that at least `agree` of the remaining
+    /// copies hold, and more copies than any other value. It is that of the youngest generation that has one.
     ///
     /// # Panics
     ///
@@ -260,7 +260,7 @@ impl TelemetryStore {
         })
     }
 
-    /// What was added for a key, in all generations together.
+    /// Upper bound of the sum that was added for a key, in all generations together.
     #[must_use]
     pub fn count(&self, key: &Key) -> u64 {
         self.count_in(key, &spans(&self.plan, &self.words))
@@ -274,7 +274,7 @@ impl TelemetryStore {
         counts.fold(0, u64::saturating_add)
     }
 
-    /// By how much counts, of all generations together, may be too large.
+    /// The bound by which counts, of all generations together, may exceed the sums.
     pub fn count_bound(&mut self) -> Counted {
         self.steadily(|store, spans| {
             let sums = store.sums(spans);
@@ -316,7 +316,7 @@ impl TelemetryStore {
         sums
     }
 
-    /// What the hops of a flow's path reported, of the youngest generation that knows it.
+    /// The reports of the hops of a flow's path, from the youngest generation that has the path.
     pub fn path(&mut self, key: &Key) -> Option<FoundPath> {
         let hash = self.plan.hasher.hash(key.bytes());
         self.steadily(|store, spans| {
@@ -383,13 +383,13 @@ impl TelemetryStore {
         &self.lists
     }
 
-    /// Lists in all.
+    /// The number of lists.
     #[must_use]
     pub fn lists_len(&self) -> u32 {
         self.plan.append.lists()
     }
 
-    /// Hops that it keeps of a path.
+    /// The number of hops that the store keeps of a path.
     #[must_use]
     pub fn hops(&self) -> u8 {
         self.plan.parameters.hops
@@ -415,8 +415,8 @@ impl TelemetryStore {
         }
     }
 
-    /// Gives all entries after a place to `entry`; returns how many were overwritten before they
-    /// were read, or never arrived.
+    /// Gives all entries after a place to `entry`; returns the number of entries that were overwritten before they were
+    /// read, or never arrived.
     pub fn read(&mut self, cursor: &mut TelemetryCursor, mut entry: impl FnMut(&[u8])) -> u64 {
         let next = cursor.cursor.next().batches;
         self.copied.list(&self.words, cursor.list, next);

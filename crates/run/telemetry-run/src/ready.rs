@@ -25,9 +25,9 @@ const BUSY_AGAIN: Duration = Duration::from_millis(200);
 /// Collectors in other processes.
 #[derive(Clone, Debug)]
 pub struct CollectorsSpec {
-    /// Where they listen; keys and lists are spread over them in this order.
+    /// The addresses that they listen on; keys and lists are spread over the collectors in this order.
     pub addresses: Vec<SocketAddr>,
-    /// The secret that they must prove to know.
+    /// The secret that the collectors must prove to know.
     pub secret: Option<Secret>,
 }
 

@@ -11,12 +11,12 @@ use super::answers::Answers;
 use super::api::answer::Pushes;
 use super::api::http;
 
-/// Where the API of a collector is served.
+/// The addresses on which the API of a collector is served.
 #[derive(Debug, Default)]
 pub struct TelemetryApiSpec {
-    /// On this Unix socket.
+    /// A Unix socket.
     pub socket: Option<PathBuf>,
-    /// Over TCP.
+    /// An address of TCP.
     pub tcp: Option<TcpEndpoint>,
 }
 

@@ -7,7 +7,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use strata_wire::exact;
 
-/// Most collectors of a translator.
+/// Maximum number of collectors of a translator.
 pub const COLLECTORS_MAX: usize = 64;
 
 /// The place of a collector among those of its translator.

@@ -18,8 +18,8 @@ fn number(bytes: &[u8], at: usize) -> u32 {
     u32::from_be_bytes(field(bytes, at))
 }
 
-/// A key by its length: keys do not say what they are. Four bytes are an address, unless that would
-/// be in 0.0.0.0/8.
+/// The text of a key. Its kind is derived from the length, since keys do not contain it. Four bytes are an address,
+/// unless it would be in 0.0.0.0/8.
 #[must_use]
 pub fn key(key: &Key) -> String {
     let bytes = key.bytes();

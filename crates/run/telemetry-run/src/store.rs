@@ -259,8 +259,8 @@ pub(super) fn counting(dir: &Path, owner: &Owner) -> Result<File> {
     Ok(Locked::open(dir, owner)?.lock)
 }
 
-/// What the writer of a store, or a translator, has counted until a second ago, as JSON; `None` if
-/// none has run.
+/// The counters of the writer of a store, or of a translator, at most about a second old, as JSON; `None` if neither
+/// has run.
 ///
 /// # Errors
 ///

@@ -29,7 +29,7 @@ use crate::protocol::DATA_LEN_MAX;
 pub use cursor::{Cursor, Read};
 pub use lists::{ListCounters, Lists};
 
-/// Entries of a batch at most.
+/// Maximum entries of a batch.
 pub const BATCH_MAX: usize = 64;
 
 const HEADER_LEN: usize = 16;
@@ -38,7 +38,7 @@ const TRAILER_LEN: usize = 8;
 /// overflow, whatever memory holds.
 const NUMBERS: u64 = 1 << 56;
 
-/// Where the lists lie and what they hold: the same at translator and collector.
+/// The position and shape of the lists in the memory: the same at translator and collector.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Append {
     base: u64,
@@ -119,8 +119,8 @@ impl Append {
         &memory[start..][..self.slot_len()]
     }
 
-    /// Where a list goes on, as its memory says: for a translator that begins, after one before it
-    /// has ended.
+    /// The end of a list, according to its memory: a translator that begins after another has ended continues the list
+    /// there.
     ///
     /// # Panics
     ///
@@ -138,7 +138,7 @@ impl Append {
     }
 }
 
-/// How long a list has become, with what was overwritten.
+/// The length of a list, including what was overwritten.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct End {
     /// Batches.

@@ -22,7 +22,7 @@ use strata_wire::exact;
 
 use crate::sink::Memory;
 
-/// Generations at most.
+/// Maximum number of generations.
 pub const GENERATIONS_MAX: u8 = 4;
 /// Bytes of an entry of the table.
 pub const ENTRY_LEN: u64 = 64;
@@ -30,7 +30,7 @@ const BEGUN_AT: u64 = 8;
 /// Zeros that are written at once.
 const ZEROS: [u8; 4096] = [0; 4096];
 
-/// Where generations lie: the same at writers and readers.
+/// The position of generations in the memory: the same at writers and readers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Generations {
     table: u64,
@@ -41,7 +41,7 @@ pub struct Generations {
 /// A generation that holds something.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Generation {
-    /// Its place, from 0.
+    /// Its index in the memory, from 0.
     pub index: u8,
     /// Its number in the history of the store, from 1.
     pub number: u64,
@@ -73,7 +73,7 @@ impl Generations {
         u64::from(index).wrapping_mul(self.stride)
     }
 
-    /// Those that hold something, youngest first. `word` reads a little-endian word of the memory.
+    /// The generations that hold something, youngest first. `word` reads a little-endian word of the memory.
     pub fn read(&self, mut word: impl FnMut(u64) -> u64) -> Vec<Generation> {
         let entries = (0..self.count).filter_map(|index| {
             let at = self.entry(index);
@@ -95,8 +95,7 @@ impl Generations {
         self.table.wrapping_add(offset)
     }
 
-    /// Which one a number has, if each generation has had its turn: the place that it takes is that of the
-    /// oldest.
+    /// The index of the generation with this number, if generations are used in turn: it takes the place of the oldest.
     ///
     /// # Panics
     ///
@@ -107,7 +106,7 @@ impl Generations {
         exact::<u8>(turn.expect("generations are 2 at least"))
     }
 
-    /// Writes a generation into the table: from now on readers look into it.
+    /// Writes a generation into the table: from now on, readers read it.
     pub fn put<M: Memory>(&self, memory: &mut M, generation: Generation) {
         let at = exact::<usize>(self.entry(generation.index));
         memory.store(at.wrapping_add(8), generation.begun_ns.to_le());
@@ -129,8 +128,8 @@ pub struct Clearing {
 }
 
 impl Clearing {
-    /// Begins to clear the generation of this index: no reader looks into it any more. `regions` are the
-    /// stores of the first generation, of whole words.
+    /// Begins to clear the generation with this index, which readers no longer read. `regions` are the stores of the
+    /// first generation, in whole words.
     pub fn new<M: Memory>(
         generations: &Generations,
         regions: &[Range<u64>],
@@ -148,7 +147,7 @@ impl Clearing {
         Self { index, left }
     }
 
-    /// Clears `bytes_max` bytes at most; whether that was the last of them.
+    /// Clears at most `bytes_max` bytes; returns whether all are cleared.
     pub fn step<M: Memory>(&mut self, bytes_max: usize, memory: &mut M) -> bool {
         let mut budget = bytes_max as u64 & !7;
         while let Some(region) = self.left.last_mut() {
@@ -172,9 +171,9 @@ impl Clearing {
     }
 }
 
-/// Whether a generation that began at one time is over at another. A clock that is set back a little
-/// repeats the end of a period. One that is set back by more had been wrong: without a new generation, the
-/// youngest would last until then.
+/// Whether a generation that began at `begun_ns` is over at `now_ns`. If the clock is set back by a little, the end of
+/// a period is repeated. If it is set back by more, it had been wrong, and the generation is over: otherwise, the
+/// youngest generation would last until the clock has caught up.
 ///
 /// # Panics
 ///
@@ -195,7 +194,7 @@ enum State {
     Clearing(Clearing),
 }
 
-/// The writer's half: says where reports go, and clears what is to be used again.
+/// The writer's half: chooses the generation that reports go to, and clears the one to be used next.
 #[derive(Clone, Debug)]
 pub struct Turning {
     generations: Generations,
@@ -208,8 +207,8 @@ pub struct Turning {
 }
 
 impl Turning {
-    /// Goes on with the generations that are there, or begins the first one of a memory of zeros.
-    /// `regions` are the stores of the first generation.
+    /// Continues with the existing generations, or begins the first one in a memory of zeros. `regions` are the stores
+    /// of the first generation.
     ///
     /// # Panics
     ///
@@ -249,27 +248,27 @@ impl Turning {
         self.state = State::Filling;
     }
 
-    /// The one that reports go to.
+    /// The generation that reports go to.
     #[must_use]
     pub fn youngest(&self) -> Generation {
         self.present[0]
     }
 
-    /// Those that hold something, youngest first.
+    /// The generations that hold something, youngest first.
     #[must_use]
     pub fn present(&self) -> &[Generation] {
         &self.present
     }
 
-    /// Whether one is being cleared: [`Turning::step`] should be called again soon.
+    /// Whether a generation is being cleared: [`Turning::step`] should be called again soon.
     #[must_use]
     pub fn is_clearing(&self) -> bool {
         matches!(self.state, State::Clearing(_))
     }
 
-    /// Does what is due, and clears `bytes_max` bytes at most. Once that is done, returns the
-    /// generation that reports are to go to from now on. No operations may wait that go to the memory
-    /// of others than the youngest ([`Local::flush`](crate::Local::flush)).
+    /// Begins and continues clearing when due, at most `bytes_max` bytes per call. When a generation is cleared,
+    /// returns it: reports go to it from now on. No operation on the memory of a generation other than the youngest may
+    /// be waiting ([`Local::flush`](crate::Local::flush)).
     ///
     /// # Panics
     ///

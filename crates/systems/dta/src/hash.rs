@@ -6,7 +6,7 @@
 
 use strata_wire::mix64;
 
-/// Copies of a value, or counters of a key, at most (paper §4: "a maximum (e.g., 4)").
+/// Maximum number of copies of a value, or of counters of a key (paper §4: "a maximum (e.g., 4)").
 pub const REDUNDANCY_MAX: u8 = 4;
 
 /// What tells further places apart: the golden ratio, as of splitmix64.
@@ -15,16 +15,15 @@ const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 const VALUE: u64 = 0xd1b5_4a32_d192_ed03;
 const COLLECTOR: u64 = 0x2545_f491_4f6c_dd1d;
 
-/// A keyed hash of keys of up to 40 bytes: the NH family (RFC 4418 §5.2.1) on 64-bit words, and a
-/// mixer. Who does not know the seed cannot aim at places in memory. Translator and collector
-/// use the same seed.
+/// A keyed hash of keys of up to 40 bytes: the NH family (RFC 4418 §5.2.1) on 64-bit words, and a mixer. Without the
+/// seed, a sender cannot choose places in memory. Translator and collector use the same seed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct KeyHasher {
     key: [u64; 8],
 }
 
 impl KeyHasher {
-    /// The hasher of a seed.
+    /// A hasher with this seed.
     #[must_use]
     pub fn new(seed: [u64; 2]) -> Self {
         let mut state = seed[0];
@@ -39,7 +38,7 @@ impl KeyHasher {
     ///
     /// # Panics
     ///
-    /// If the key is longer than 40 bytes: the protocol refuses such.
+    /// If the key is longer than 40 bytes; the protocol refuses such keys.
     #[inline]
     #[must_use]
     pub fn hash(&self, key: &[u8]) -> KeyHash {
@@ -130,7 +129,7 @@ fn low(word: u64) -> u32 {
 pub struct KeyHash(u64);
 
 impl KeyHash {
-    /// The number itself.
+    /// The hash as a number.
     #[inline]
     #[must_use]
     pub fn get(self) -> u64 {
@@ -149,8 +148,8 @@ impl KeyHash {
         u64::from(high(word)).wrapping_mul(u64::from(places)) >> 32
     }
 
-    /// The checksum of the key in `bits` bits (1 to 32): `h1(K)`. Never 0, which is what memory
-    /// holds that was never written; so it has one value fewer, evenly spread.
+    /// The checksum of the key in `bits` bits (1 to 32): `h1(K)`. It is never 0, since memory that was never written
+    /// holds 0; the other values are evenly spread.
     #[inline]
     #[must_use]
     pub fn checksum(self, bits: u32) -> u32 {
@@ -176,7 +175,7 @@ impl KeyHash {
         (low(self.0) & rows_mask) as usize
     }
 
-    /// Which of `collectors` collectors the key belongs to.
+    /// The index of the collector that the key belongs to, of `collectors` collectors.
     #[inline]
     #[must_use]
     pub fn collector(self, collectors: usize) -> usize {

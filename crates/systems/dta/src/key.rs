@@ -27,9 +27,9 @@ const WITH_PORTS: [u8; 3] = [protocol::TCP, protocol::UDP, protocol::SCTP];
 /// A flow, in one direction.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct FiveTuple {
-    /// Where packets come from.
+    /// Source address.
     pub source: IpAddr,
-    /// Where they go; of the same family.
+    /// Destination address, of the same family.
     pub destination: IpAddr,
     /// Source port, 0 if the protocol has none.
     pub source_port: u16,
@@ -56,7 +56,7 @@ impl fmt::Display for FiveTuple {
 }
 
 impl FiveTuple {
-    /// The flow of a key's bytes: 13, of IPv6 37.
+    /// The flow of a key's bytes: 13 for IPv4, 37 for IPv6.
     #[must_use]
     pub fn parse(key: &[u8]) -> Option<Self> {
         let (source, rest): (IpAddr, _) = match key.len() {
@@ -125,7 +125,7 @@ pub struct Key {
 }
 
 impl Key {
-    /// These bytes.
+    /// A key of these bytes.
     ///
     /// # Panics
     ///
@@ -150,7 +150,7 @@ impl Key {
         }
     }
 
-    /// The key of a flow: 13 bytes, of IPv6 37.
+    /// The key of a flow: 13 bytes for IPv4, 37 for IPv6.
     #[must_use]
     pub fn flow(flow: &FiveTuple) -> Self {
         let mut bytes = Vec::with_capacity(KEY_LEN_MAX);
@@ -173,7 +173,7 @@ impl Key {
         Self::new(&[a, b, c, d, e, f, g, h, queue])
     }
 
-    /// The key of a flow at a node: 17 bytes, of IPv6 40.
+    /// The key of a flow at a node: 17 bytes for IPv4, 40 for IPv6.
     #[must_use]
     pub fn flow_at(node: u32, flow: &FiveTuple) -> Self {
         let mut bytes = node.to_be_bytes().to_vec();
@@ -184,7 +184,7 @@ impl Key {
         Self::new(&bytes)
     }
 
-    /// The key of a host at a node: 8 bytes, of IPv6 20.
+    /// The key of a host at a node: 8 bytes for IPv4, 20 for IPv6.
     #[must_use]
     pub fn host_at(node: u32, host: IpAddr) -> Self {
         let mut bytes = node.to_be_bytes().to_vec();

@@ -18,7 +18,7 @@ pub mod largest;
 
 const COUNTER_LEN: u64 = 8;
 
-/// Where the counters lie: the same at translator and collector.
+/// The position of the counters in the memory: the same at translator and collector.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct KeyIncrement {
     base: u64,
@@ -26,12 +26,12 @@ pub struct KeyIncrement {
     redundancy: u8,
 }
 
-/// What the counters say of a key: never less than what was added, and rarely much more.
+/// The count of a key according to its counters: never less than the sum that was added, and rarely much more.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Count {
     /// The smallest of the key's counters.
     pub at_most: u64,
-    /// By how much that is too large at most, with the probability below.
+    /// The bound may exceed the sum by this number; `doubt` is the probability that it exceeds it by more.
     pub excess_max: f64,
     /// Probability that the excess is larger.
     pub doubt: f64,
@@ -76,7 +76,7 @@ impl KeyIncrement {
         u64::from(self.counters).wrapping_mul(COUNTER_LEN)
     }
 
-    /// Additions that a report costs at most.
+    /// Maximum number of additions for a report.
     #[inline]
     #[must_use]
     pub fn operations(&self, redundancy: u8) -> u8 {
@@ -94,7 +94,7 @@ impl KeyIncrement {
         self.place(key.place(n, self.counters))
     }
 
-    /// Where the first counter of a key lies.
+    /// The position of a key's first counter.
     #[must_use]
     pub fn place_of(&self, key: KeyHash) -> u64 {
         self.at(key, 0)
@@ -236,7 +236,7 @@ impl KeyIncrement {
         u64::from_ne_bytes(*bytes.expect("the memory holds the store"))
     }
 
-    /// What was added for a key, at most: the smallest of its counters.
+    /// Upper bound of the sum that was added for a key: the smallest of its counters.
     ///
     /// # Panics
     ///

@@ -21,7 +21,7 @@ const SLOT_LEN_MAX: usize = 128;
 const WORD_LEN: usize = 8;
 const _: () = assert!(CHECKSUM_LEN + DATA_LEN_MAX <= SLOT_LEN_MAX);
 
-/// Where the slots lie and what they hold: the same at translator and collector.
+/// The position and shape of the slots in the memory: the same at translator and collector.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct KeyWrite {
     base: u64,
@@ -30,15 +30,15 @@ pub struct KeyWrite {
     checksum_bits: u32,
 }
 
-/// What a query makes of the slots that have the key's checksum.
+/// The rule by which a query chooses among the slots that have the key's checksum.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Agreement {
     /// The value that most of them hold; none if two are equally frequent.
     #[default]
     Plurality,
-    /// The value that at least this number of copies hold, and more than any other.
+    /// The value that at least this number of copies hold, if more copies hold it than any other.
     AtLeast(u8),
-    /// A value if they hold no other: what equations (1) to (4) are about.
+    /// The value that all of them hold, if they agree: the case of equations (1) to (4).
     Unanimous,
 }
 

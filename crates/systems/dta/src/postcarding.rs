@@ -25,22 +25,22 @@ use crate::sink::{CHUNK_LEN_MAX, Origin, SLOT_LEN, Sink};
 pub use crate::sink::{Extent, Merge};
 pub use cache::{Cache, CacheCounters};
 
-/// Hops of a path at most.
+/// Maximum number of hops of a path.
 pub const HOPS_MAX: usize = 8;
 /// Rows of the translator's cache (paper §5.2).
 pub const CACHE_ROWS: usize = 32 * 1024;
 
 const _: () = assert!((HOPS_MAX + 1) * SLOT_LEN <= CHUNK_LEN_MAX);
 
-/// Where values that readers cannot guess are written down, so that they can decode them: each as a
-/// word of 8 bytes, little-endian, 2^32 above the value, from the front on; 0 ends them.
+/// The memory of values that are too large for readers to try, so that readers can decode them: each is a little-endian
+/// word of 8 bytes, the value plus 2^32, in order from the front; 0 ends the values.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Dictionary {
-    /// The front of the memory that it has.
+    /// The start of its memory.
     pub at: u64,
-    /// Values at most.
+    /// Maximum number of values.
     pub len: u32,
-    /// Readers try all values up to this one; larger ones are written down.
+    /// Readers try all values up to this one; larger values are written into the dictionary.
     pub above: u32,
 }
 
@@ -67,7 +67,7 @@ impl Dictionary {
     }
 }
 
-/// Where the chunks lie and what they hold: the same at translator and collector.
+/// The position and shape of the chunks in the memory: the same at translator and collector.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Postcarding {
     base: u64,
@@ -79,7 +79,7 @@ pub struct Postcarding {
     dictionary: Option<Dictionary>,
 }
 
-/// What the hops of a path said, as far as they did.
+/// The values that the hops of a path have reported.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Path {
     values: [Option<u32>; HOPS_MAX],
@@ -87,13 +87,13 @@ pub struct Path {
 }
 
 impl Path {
-    /// By hop, from 0; `None` where nothing was reported.
+    /// The values by hop, from 0; `None` for a hop that has not reported.
     #[must_use]
     pub fn values(&self) -> &[Option<u32>; HOPS_MAX] {
         &self.values
     }
 
-    /// How long it is, as far as that is known.
+    /// Its length, as far as known.
     #[must_use]
     pub fn extent(&self) -> Extent {
         self.extent
@@ -137,7 +137,7 @@ pub struct Values {
 enum Decoded {
     Value(u32),
     Blank,
-    /// Several have this code.
+    /// Several values have this code.
     Ambiguous,
 }
 
@@ -153,7 +153,7 @@ impl Values {
         all
     }
 
-    /// Hops may report this value too.
+    /// Adds a value that hops may report.
     pub fn add(&mut self, store: &Postcarding, value: u32) {
         self.by_code
             .entry(store.code(Some(value)))
@@ -207,7 +207,7 @@ impl Postcarding {
         }
     }
 
-    /// The same store, which writes large values down.
+    /// The same store, which writes large values into a dictionary.
     #[must_use]
     pub fn with_dictionary(self, dictionary: Dictionary) -> Self {
         Self {
@@ -258,7 +258,7 @@ impl Postcarding {
         self.hops
     }
 
-    /// Chunks that a path is written to.
+    /// The number of chunks that a path is written to.
     #[must_use]
     pub fn redundancy(&self) -> u8 {
         self.redundancy

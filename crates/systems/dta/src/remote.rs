@@ -13,12 +13,12 @@ use crate::tally;
 /// Operations that are left to reports when the collector's CPU gets an immediate one.
 const TELL_ROOM: usize = 256;
 
-/// What became of one reporter's reports, once they were operations.
+/// The outcome of one reporter's reports after they became operations.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct RemoteCounters {
-    /// Acknowledged: in the collector's memory.
+    /// Reports that were acknowledged: they are in the collector's memory.
     pub confirmed: u64,
-    /// Not acknowledged when the connection ended, or known to be lost. Some may have arrived.
+    /// Reports that were not acknowledged when the connection ended, or are known to be lost. Some may have arrived.
     pub lost: u64,
 }
 
@@ -115,7 +115,7 @@ impl Remote {
         }
     }
 
-    /// By reporter.
+    /// The outcome of reports, by reporter.
     #[must_use]
     pub fn counters(&self) -> &[RemoteCounters] {
         &self.counters
@@ -127,8 +127,7 @@ impl Remote {
         self.origins.len()
     }
 
-    /// Whether no operation is in flight, also of those that complete no report, and no row waits to be
-    /// written.
+    /// Whether no operation is in flight, including operations that complete no report, and no row waits to be written.
     #[must_use]
     pub fn is_settled(&self) -> bool {
         let is_gone = self.requester.is_err();
@@ -159,7 +158,7 @@ impl Remote {
         self.largest.as_deref_mut()
     }
 
-    /// A row of theirs that a key has got, and that was not returned since.
+    /// The next row that got a key since it was last returned.
     pub fn next_taken(&mut self) -> Option<(usize, Key)> {
         let largest = self.largest.as_ref()?;
         while let Some(row) = self.taken.pop_first() {
@@ -177,7 +176,7 @@ impl Remote {
         self.operations
     }
 
-    /// What the requesters of all its connections have counted.
+    /// The sum of the counters of the requesters of all its connections.
     #[must_use]
     pub fn requester_counters(&self) -> RequesterCounters {
         match &self.requester {
@@ -192,7 +191,7 @@ impl Remote {
         self.requester.as_ref().err().copied()
     }
 
-    /// What is to be sent. The caller takes it out.
+    /// The packets to be sent, which the caller takes out.
     pub fn packets(&mut self) -> &mut PacketBatch {
         &mut self.packets
     }
@@ -212,7 +211,7 @@ impl Remote {
         }
     }
 
-    /// Takes a packet of the responder.
+    /// Processes a packet of the responder.
     pub fn receive(&mut self, packet: &Packet<'_>, now_ns: u64) {
         let Ok(requester) = &mut self.requester else {
             return;
@@ -236,15 +235,15 @@ impl Remote {
         self.requester.as_ref().ok()?.deadline_ns()
     }
 
-    /// Goes on with a new connection, to the region `rkey` that begins at `va`; what was in flight on
-    /// the old one is lost.
+    /// Continues with a new connection, to the region `rkey` that begins at `va`; operations in flight on the old one
+    /// are lost.
     pub fn reconnect(&mut self, requester: Requester, va: u64, rkey: u32) {
         self.disconnect(Failure::Timeout);
         (self.va, self.rkey) = (va, rkey);
         self.requester = Ok(requester);
     }
 
-    /// Gives the connection up, if there is one; what was in flight is lost.
+    /// Ends the connection, if there is one; operations in flight are lost.
     pub fn disconnect(&mut self, why: Failure) {
         if self.requester.is_ok() {
             self.fail(why);

@@ -18,17 +18,17 @@ const OPEN_MAX: usize = 8;
 /// The parameters of a reporter.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ReporterOptions {
-    /// Another number whenever the reporter starts again.
+    /// A number that changes whenever the reporter restarts.
     pub session: u8,
-    /// Bytes of a datagram at most.
+    /// Maximum bytes of a datagram.
     pub datagram_len_max: usize,
-    /// A report waits for others of its shape at most this long.
+    /// Maximum time that a report waits for others of its shape.
     pub wait_ns_max: u64,
-    /// Datagrams of retransmittable reports that are kept.
+    /// Maximum number of kept datagrams with retransmittable reports.
     pub kept_max: usize,
-    /// Before the first retransmission; twice as long before each further one.
+    /// Time before the first retransmission; it doubles before each further one.
     pub backoff_ns: u64,
-    /// Retransmissions of a datagram, or of parts of it.
+    /// Maximum number of retransmissions of a datagram, or of parts of it.
     pub retries_max: u8,
 }
 
@@ -51,13 +51,13 @@ impl ReporterOptions {
 /// Counters of a reporter, in reports unless stated otherwise.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct SentCounters {
-    /// Sent, without retransmissions.
+    /// Reports sent, without retransmissions.
     pub reports: u64,
     /// Datagrams, without retransmissions.
     pub datagrams: u64,
-    /// Sent again.
+    /// Reports sent again.
     pub retransmitted: u64,
-    /// Dropped by the translator, and not sent again: no longer kept, or tried too often.
+    /// Reports dropped by the translator and not sent again: they were no longer kept, or sent too often.
     pub given_up: u64,
 }
 
@@ -174,7 +174,7 @@ impl Reporter {
         }
     }
 
-    /// Sends all that waits for more.
+    /// Sends all reports that wait for others.
     pub fn flush(&mut self, send: &mut dyn FnMut(&[u8])) {
         while !self.open.is_empty() {
             self.close(0, send);

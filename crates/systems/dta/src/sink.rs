@@ -19,13 +19,13 @@ pub struct Origin(pub u16);
 /// Whether operations can be taken now.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Room {
-    /// A number of operations.
+    /// This number of operations can be taken.
     Operations(usize),
-    /// None, and none later: the collector is gone.
+    /// No operations can be taken now or later: the collector is gone.
     Gone,
 }
 
-/// What is to be done with memory.
+/// The kinds of operations on memory.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Operation {
     /// Bytes are written.
@@ -34,17 +34,17 @@ pub enum Operation {
     FetchAdd,
 }
 
-/// What a report adds to the counters of a key.
+/// The addition of a report to the counters of a key.
 #[derive(Clone, Copy, Debug)]
 pub struct Addition<'a> {
     /// The key, of 1 to 40 bytes.
     pub key: &'a [u8],
-    /// Where its counters lie: multiples of 8, no two the same. Only the first ones count, as many as the
-    /// next field says; the others are arbitrary.
+    /// The positions of its counters: different multiples of 8. Only the first `places_len` are valid; the others are
+    /// arbitrary.
     pub places: [u64; REDUNDANCY_MAX as usize],
-    /// 1 to [`REDUNDANCY_MAX`].
+    /// The number of valid positions, 1 to [`REDUNDANCY_MAX`].
     pub places_len: u8,
-    /// What is added to each, modulo 2^64.
+    /// The number added to each counter, modulo 2^64.
     pub add: u64,
 }
 
@@ -341,7 +341,7 @@ impl<M: Memory> Local<M> {
         count(&mut self.memory, &before);
     }
 
-    /// Does what waits.
+    /// Performs the waiting operations.
     pub fn flush(&mut self) {
         for n in 0..DELAYED {
             let write = &mut self.writes[self.written.wrapping_add(n) % DELAYED];

@@ -30,7 +30,7 @@ pub struct Bounds {
     pub load: f64,
     /// N.
     pub redundancy: u8,
-    /// Probability that what another key wrote passes for this key's.
+    /// Probability that a slot that another key wrote passes for this key's.
     pub false_match: f64,
 }
 

@@ -10,7 +10,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::datagram::{Datagram, FormatError, HEADER_LEN, Kind, Numbered, Source};
 
-/// Bytes of a name at most.
+/// Maximum bytes of a name.
 pub const TEXT_MAX: usize = 255;
 
 /// What follows the start of the datagram, little-endian.
@@ -51,10 +51,10 @@ layout!(
 /// Of the flags.
 const HAS_ENDED: u16 = 1;
 
-/// Host and interface behind an identity. Sent at the start and repeated from time to time.
+/// The host and the interface behind an identity. Announcements are sent at the start and repeated every second.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Announcement {
-    /// Whose packets are those of this host and interface.
+    /// The source that this host and interface are behind.
     pub source: Source,
     /// Link type of the interface.
     pub link: LinkType,
@@ -62,22 +62,21 @@ pub struct Announcement {
     pub index: u32,
     /// Its MAC address, 0 if it has none.
     pub mac: [u8; 6],
-    /// Packets of the interface that the kernel dropped since the session began, at most: they have no
-    /// numbers.
+    /// Upper bound of the interface's packets that the kernel dropped since the session began: these have no numbers.
     pub dropped: u64,
-    /// What was sent of its headers in this session, to whom the announcement goes.
+    /// The numbers of headers sent in this session to the destination of the announcement.
     pub headers: Numbered,
-    /// What was sent of its packets.
+    /// The numbers of packets sent, likewise.
     pub packets: Numbered,
-    /// Whether that is all: the session has ended.
+    /// Whether the session has ended.
     pub has_ended: bool,
     /// Name of the host.
     pub host: String,
     /// Name of the interface.
     pub interface: String,
-    /// What an administrator calls it; often empty.
+    /// The interface's alias, set by an administrator; often empty.
     pub alias: String,
-    /// What is at its other end: a container, a virtual machine; often empty.
+    /// The name of the peer at its other end, such as a container or a virtual machine; often empty.
     pub behind: String,
 }
 

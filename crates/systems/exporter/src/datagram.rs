@@ -19,7 +19,7 @@ const TIME_MICROSECONDS: u8 = 0x40;
 pub const HEADER_LEN: usize = size_of::<Start>();
 /// Bytes of a datagram: what fits into Ethernet's 1,500 with IPv6 and UDP.
 pub const LEN_USUAL: usize = 1452;
-/// Bytes that every writer has room for.
+/// Minimum room of a writer in bytes.
 pub const LEN_MIN: usize = 128;
 /// The largest payload of UDP over IPv4.
 pub const LEN_MAX: usize = 65_507;
@@ -61,19 +61,19 @@ layout!(
     packets at 12, link at 14, datagram at 16, first_packet at 24, time at 32,
 );
 
-/// Why bytes are no datagram of ours, and where.
+/// Why bytes are not a valid datagram, and the position of the problem.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{what} at byte {offset} of {len}")]
 pub struct FormatError {
-    /// What is wrong.
+    /// The problem.
     pub what: &'static str,
-    /// Where, from the start of the datagram.
+    /// The offset of the problem from the start of the datagram.
     pub offset: usize,
-    /// How many bytes the datagram has.
+    /// Bytes of the datagram.
     pub len: usize,
 }
 
-/// What a datagram holds.
+/// The kinds of datagrams.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[repr(u8)]
 pub enum Kind {
@@ -81,7 +81,7 @@ pub enum Kind {
     Headers = 1,
     /// Packets, whole or their first bytes ([`PacketWriter`](crate::PacketWriter)).
     Packets = 2,
-    /// Who sends ([`Announcement`](crate::Announcement)).
+    /// The sender ([`Announcement`](crate::Announcement)).
     Announcement = 3,
 }
 
@@ -93,31 +93,31 @@ impl Kind {
     }
 }
 
-/// Whose packets these are.
+/// The source of packets.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Source {
     /// Host and interface, as 24 bits, so that it can be a VXLAN network identifier; 0 is not an
     /// identity.
     pub identity: u32,
-    /// Which run of the sender: numbers begin at 0 in each.
+    /// The sender's session: numbers begin at 0 in each.
     pub session: u32,
 }
 
-/// How much of a source has been sent.
+/// The numbers of datagrams and packets that a source has sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Numbered {
-    /// Datagrams: the number of the next one.
+    /// Datagrams: the number of the next datagram.
     pub datagrams: u64,
-    /// Packets in them, or lost before they got into one: the number of the next one.
+    /// Packets in these datagrams, or lost before they were in one: the number of the next packet.
     pub packets: u64,
 }
 
-/// What a datagram says about itself.
+/// The header of a datagram.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Datagram {
-    /// What it holds. Headers and packets of a source are numbered apart.
+    /// Its kind. Headers and packets of a source are numbered separately.
     pub kind: Kind,
-    /// Whose packets.
+    /// The source of its packets.
     pub source: Source,
     /// Link type of the interface.
     pub link: LinkType,
@@ -125,7 +125,7 @@ pub struct Datagram {
     pub number: u64,
     /// Number of the first packet among those of its source, from 0.
     pub first_packet: u64,
-    /// How many packets it has.
+    /// The number of its packets.
     pub packets: u16,
     /// Before the first packet, ns since 1970.
     pub(crate) time_ns: u64,
@@ -180,7 +180,7 @@ impl Datagram {
     ///
     /// # Errors
     ///
-    /// If it is cut, is something else, or has numbers that cannot be.
+    /// If it is cut, is something else, or has impossible numbers.
     pub fn read(bytes: &[u8]) -> Result<Self, FormatError> {
         let wrong = |what, offset| FormatError {
             what,

@@ -23,7 +23,7 @@ pub struct Destination {
     pub host: String,
     /// UDP port.
     pub port: u16,
-    /// Whether a packet that is longer than the path carries is cut; else it is sent in IP fragments. Of VXLAN only.
+    /// Whether a packet that is too long for the path is cut; otherwise, it is sent in IP fragments. Only for VXLAN.
     pub is_cut: bool,
 }
 

@@ -22,14 +22,14 @@ mod writer;
 pub use reader::HeaderReader;
 pub use writer::HeaderWriter;
 
-/// Why a packet was exported, and what it stands for.
+/// The reason why a packet was exported, and the number of packets that it stands for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Label {
     /// The policy that demanded it; 0 if none did.
     pub policy: u16,
     /// Its class.
     pub class: u8,
-    /// How many packets it stands for: 1 if all were taken, 10 if one in ten was.
+    /// The number of packets that it stands for: 1 if all were exported, 10 if one in ten was.
     pub one_in: u32,
 }
 
@@ -50,9 +50,9 @@ pub struct Header<'a> {
     pub ts_ns: u64,
     /// Bytes of the whole packet on the wire.
     pub wire_len: u32,
-    /// The packet's first bytes: as many as are to be exported, whatever they are.
+    /// The packet's first bytes that are to be exported, with any contents.
     pub bytes: &'a [u8],
-    /// Why, and what for.
+    /// The reason for the export.
     pub label: Label,
 }
 

@@ -20,7 +20,7 @@ use crate::datagram::{
 };
 use crate::headers::{Header, Label};
 
-/// Bytes of a packet that are exported at most: as many as captures keep.
+/// Maximum exported bytes of a packet: the largest snapshot length of captures.
 pub const PACKET_MAX: usize = 1 << 18;
 /// A packet is not begun in a datagram that has room for less of it, unless that is all.
 const PIECE_MIN: usize = 32;
@@ -99,7 +99,7 @@ impl PacketWriter {
         writer
     }
 
-    /// Limits the bytes of datagrams from now on. Sends what waits.
+    /// Limits the bytes of datagrams from now on. Sends the waiting packets.
     ///
     /// # Panics
     ///
@@ -121,7 +121,7 @@ impl PacketWriter {
         self.next_packet
     }
 
-    /// What was sent so far: without what waits in a datagram that is not full yet.
+    /// The numbers of what was sent so far, without the packets that wait in a partly filled datagram.
     #[must_use]
     pub fn numbered(&self) -> Numbered {
         Numbered {
@@ -132,8 +132,7 @@ impl PacketWriter {
         }
     }
 
-    /// Takes a packet, of which `bytes` are the first [`PACKET_MAX`] at most: what is beyond is cut.
-    /// Datagrams that are full go to `send`.
+    /// Takes a packet, whose bytes beyond [`PACKET_MAX`] are cut. Full datagrams go to `send`.
     pub fn put(&mut self, packet: &Header<'_>, mut send: impl FnMut(&[u8])) {
         let bytes = &packet.bytes[..packet.bytes.len().min(PACKET_MAX)];
         let mut offset = 0;
@@ -179,14 +178,14 @@ impl PacketWriter {
         self.datagram.first_packet = self.next_packet;
     }
 
-    /// Sends what waits.
+    /// Sends the waiting packets.
     pub fn finish(&mut self, send: impl FnMut(&[u8])) {
         if self.bytes.len() > HEADER_LEN {
             self.send(send);
         }
     }
 
-    /// Sends what waits, and a datagram without packets, whose numbers say how many there were.
+    /// Sends the waiting packets, and a datagram without packets, whose numbers give the totals.
     pub fn end(&mut self, mut send: impl FnMut(&[u8])) {
         self.finish(&mut send);
         self.send(send);
@@ -232,8 +231,7 @@ impl Incomplete {
     }
 }
 
-/// Reads datagrams of any source. Takes at most 4 MiB for packets of a source of which pieces are
-/// missing, and 64 MiB for those of all.
+/// Reads datagrams of any source. Incomplete packets take at most 4 MiB per source, and 64 MiB in total.
 #[derive(Debug, Default)]
 pub struct PacketReader {
     /// Sources that have such packets.
@@ -250,16 +248,15 @@ impl PacketReader {
         Self::default()
     }
 
-    /// Calls `take` with the number and the bytes of each packet that is complete; returns what the
-    /// datagram says about itself. To be called once for each datagram, in any order.
+    /// Calls `take` with the number and the bytes of each packet that is complete; returns the datagram's header. To be
+    /// called once for each datagram, in any order.
     ///
-    /// A packet is counted in the datagram with its end: `packets` less those that `take` got are
-    /// those whose other pieces are lost or not there yet.
+    /// A packet is counted in the datagram with its end: `packets` minus the number of packets given to `take` is the
+    /// number of packets with pieces that are lost or not there yet.
     ///
     /// # Errors
     ///
-    /// If the datagram is not one of ours, or from the first record on that cannot be; those before
-    /// it were taken.
+    /// If the bytes are not a valid datagram, or at the first invalid piece; the packets before it were taken.
     pub fn read(
         &mut self,
         bytes: &[u8],

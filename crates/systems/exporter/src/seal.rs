@@ -21,7 +21,7 @@ const MAGIC: [u8; 2] = *b"SE";
 const VERSION: u8 = 1;
 const HEAD_LEN: usize = size_of::<Head>();
 const TAG_LEN: usize = 16;
-/// Bytes that a sealed datagram has more than the datagram in it.
+/// Bytes by which a sealed datagram is longer than the datagram in it.
 pub const SEALED_MORE: usize = HEAD_LEN + TAG_LEN;
 
 /// The start of a sealed datagram, little-endian; authenticated, not encrypted.
@@ -65,7 +65,7 @@ pub fn is_sealed(datagram: &[u8]) -> bool {
     datagram.starts_with(&MAGIC)
 }
 
-/// The identity in a datagram of ours.
+/// The identity in a datagram.
 ///
 /// # Panics
 ///
@@ -86,7 +86,7 @@ fn cipher(key: &[u8; 32]) -> LessSafeKey {
     LessSafeKey::new(key.expect("AES-256 has keys of 32 bytes"))
 }
 
-/// Seals the datagrams of a run: of one identity, to one destination.
+/// Seals the datagrams of a run: one identity's datagrams to one destination.
 pub struct Sealer {
     cipher: LessSafeKey,
     head: Head,
@@ -119,8 +119,8 @@ impl Sealer {
         }
     }
 
-    /// Uses another key of the same identity from now on. Numbers go on, so that no nonce of either key comes
-    /// again.
+    /// Uses another key of the same identity from now on. Numbers continue, so that no nonce of either key is used
+    /// twice.
     ///
     /// # Panics
     ///

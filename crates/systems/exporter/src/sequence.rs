@@ -19,29 +19,29 @@ pub struct Sequence {
     counters: SequenceCounters,
 }
 
-/// What became of the packets of a source. All that it numbered are `before`, `packets` or `lost`.
+/// The outcome of a source's packets. Each packet that the source numbered is in `before`, `packets` or `lost`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct SequenceCounters {
     /// Datagrams that arrived and were accepted.
     pub datagrams: u64,
-    /// Their packets.
+    /// Packets of these datagrams.
     pub packets: u64,
     /// Datagrams that did not arrive.
     pub lost_datagrams: u64,
-    /// Packets that did not arrive, with their datagrams or before they got into one.
+    /// Packets that did not arrive: they were lost with their datagrams, or before they were in one.
     pub lost: u64,
     /// Packets that were numbered before the first datagram that arrived, or the first announcement.
     pub before: u64,
     /// Datagrams that arrived after later ones, and were accepted.
     pub late: u64,
-    /// Datagrams that had arrived before, or too late to know; not accepted.
+    /// Datagrams that had arrived before, or arrived too late to tell; they are not accepted.
     pub refused: u64,
-    /// Datagrams and announcements whose numbers contradict those before; not accepted.
+    /// Datagrams and announcements whose numbers contradict earlier ones; they are not accepted.
     pub contradicting: u64,
 }
 
 impl Sequence {
-    /// Whether the datagram is to be read: it is the first of its number. Its packets are counted.
+    /// Whether the datagram is to be read: it is the first with its number. Counts its packets.
     #[must_use]
     pub fn accept(&mut self, datagram: &Datagram) -> bool {
         let packets = u64::from(datagram.packets);
@@ -90,8 +90,8 @@ impl Sequence {
         true
     }
 
-    /// The source says how much it has sent: what has not arrived of that is lost, unless it comes late. A late
-    /// announcement changes nothing, and a repeated one counts once.
+    /// Processes an announcement of what the source has sent: what has not arrived of it is lost, unless it arrives
+    /// late. A late announcement changes nothing, and a repeated one counts once.
     pub fn announced(&mut self, sent: Numbered) {
         if !self.has_begun {
             self.has_begun = true;
@@ -126,13 +126,13 @@ impl Sequence {
         }
     }
 
-    /// What became of the packets so far.
+    /// The outcome of the packets so far.
     #[must_use]
     pub fn counters(&self) -> SequenceCounters {
         self.counters
     }
 
-    /// How many packets its source had numbered when it sent the latest datagram or announcement.
+    /// The number of packets that the source had numbered when it sent the latest datagram or announcement.
     #[must_use]
     pub fn numbered(&self) -> u64 {
         self.next_packet

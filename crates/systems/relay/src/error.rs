@@ -7,7 +7,7 @@ use strata_rdma::Failure;
 use strata_store::StoreError;
 use strata_wire::Printable;
 
-/// Why switch and relay do not work together.
+/// Why a connection between switch and relay fails.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RelayError {
@@ -81,7 +81,7 @@ pub enum RelayError {
     /// The relay refuses this switch.
     #[error("the relay refuses: {}", Printable(.0))]
     Refused(String),
-    /// The relay cannot store what it is sent.
+    /// The relay cannot store the packets that it is sent.
     #[error("{}", Printable(.0))]
     Failed(String),
     /// The relay is connected, but makes no progress.

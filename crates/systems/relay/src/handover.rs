@@ -122,10 +122,10 @@ fn hand_over(mut stream: UnixStream, offers: &Offers) -> io::Result<()> {
     strata_roce::handover::send(&stream, &memory)
 }
 
-/// Which relay a switch accepts memory from.
+/// The relay that a switch accepts memory from.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MemoryFrom {
-    /// Where the relay hands its memory over; by default the usual socket for its port.
+    /// The socket at which the relay hands its memory over; by default the usual socket for its port.
     pub socket: Option<PathBuf>,
     /// A user that may run the relay, in addition to root and the switch's own.
     pub user: Option<u32>,

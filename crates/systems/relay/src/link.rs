@@ -40,7 +40,7 @@ pub enum Transport {
 /// Wraps a port: for tests that lose packets.
 pub type WrapPort = Arc<dyn Fn(Box<dyn Port>) -> Box<dyn Port> + Send + Sync>;
 
-/// Called with a worker's link and what its relay asks to be given up, whenever that changes.
+/// Called with a worker's number and the degradation that its relay requests, whenever the request changes.
 pub type OnShortage = Arc<dyn Fn(u16, &Shortage) + Send + Sync>;
 
 /// Called with a sentence for the user.
@@ -54,7 +54,7 @@ const SAID_AFTER_NS: u64 = 1_000_000_000;
 pub struct LinkOptions {
     /// The relay: `HOST:PORT`.
     pub relay: String,
-    /// What is recorded.
+    /// A description of the recording.
     pub about: About,
     /// The recording's name, by which the relay recognizes it.
     pub session: String,
@@ -62,25 +62,24 @@ pub struct LinkOptions {
     pub worker: u16,
     /// The transport of packets.
     pub transport: Transport,
-    /// How to respond to loss on a reliable connection.
+    /// The response to loss on a reliable connection.
     pub on_loss: OnLoss,
-    /// How packets are cut.
+    /// The layout of segments.
     pub layout: Layout,
     /// A block open this long is sent to disk even if it is not full.
     pub flush_interval: Duration,
-    /// How long to wait for a lost relay once there is nothing more to record, or while files are read; `None`:
-    /// 10 s, or 60 s where files are read.
+    /// The time to wait for a lost relay once there is nothing more to record, or while files are read; `None`: 10 s,
+    /// or 60 s where files are read.
     pub patience: Option<Duration>,
-    /// Whether files are read. What is recorded then waits for the relay, and what was sent and not confirmed
-    /// is sent again after a loss of the relay, unless `on_loss` says to skip or the service is unreliable.
+    /// Whether files are read. Then packets wait for the relay, and unconfirmed packets are sent again after a loss of
+    /// the relay, unless `on_loss` says to skip or the service is unreliable.
     pub reads_files: bool,
     /// Becomes true when the recording is to end. The wait for a relay that is away, or stores
     /// nothing, is then limited to five seconds.
     pub stop: Option<Arc<AtomicBool>>,
-    /// Called with what the relay asks to be given up.
+    /// Called with the degradation that the relay requests.
     pub on_shortage: Option<OnShortage>,
-    /// Called with what the user should know while the link runs: that the relay is waited for, and that it is
-    /// there again.
+    /// Called with messages for the user while the link runs: that it waits for the relay, and that the relay is back.
     pub on_news: Option<OnNews>,
     /// TLS of the control connection.
     pub tls: Option<ClientTls>,
@@ -88,7 +87,7 @@ pub struct LinkOptions {
     pub secret: Option<Secret>,
     /// Whether packets may be sent to another machine without proof that it is the relay.
     pub insecure: bool,
-    /// Where shared memory may come from.
+    /// The relay from which shared memory is accepted.
     pub memory: MemoryFrom,
     /// For tests.
     pub wrap: Option<WrapPort>,
@@ -120,8 +119,8 @@ impl LinkOptions {
         self.reads_files && is_reliable && self.on_loss == OnLoss::Resend
     }
 
-    /// Tests in tcpdump's language that what is sent to the relay and comes from it fails, for an
-    /// interface over which it is reached.
+    /// Filters in tcpdump's language that exclude the traffic to and from the relay, for an interface over which it is
+    /// reached.
     ///
     /// # Errors
     ///
@@ -172,8 +171,8 @@ pub struct Link {
 }
 
 impl Link {
-    /// Connects to the relay, and then sends what comes from `source`, fed by the sink of `end`,
-    /// until it is finished.
+    /// Connects to the relay, and then sends the blocks that come from `source`, fed by the sink of `end`, until it is
+    /// finished.
     ///
     /// # Errors
     ///

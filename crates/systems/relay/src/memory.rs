@@ -60,7 +60,7 @@ pub struct Blocks {
 }
 
 impl Blocks {
-    /// This many blocks, each with space for `block_bytes` of segments.
+    /// `blocks` blocks, each with space for `block_bytes` of segments.
     #[must_use]
     pub fn new(blocks: usize, block_bytes: usize) -> Self {
         Self {
@@ -71,7 +71,7 @@ impl Blocks {
         }
     }
 
-    /// From the first byte of one block to that of the next.
+    /// The distance from the first byte of one block to that of the next.
     #[must_use]
     pub fn stride(&self) -> usize {
         SEGMENTS_AT + self.block_bytes
@@ -88,7 +88,7 @@ impl Blocks {
         self.blocks.get_mut(block)?.take()
     }
 
-    /// Gives it back.
+    /// Gives a block back to the responder.
     pub fn give_back(&mut self, block: usize, memory: BlockMemory) {
         if let Some(place) = self.blocks.get_mut(block) {
             *place = Some(memory);

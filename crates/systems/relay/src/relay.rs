@@ -40,10 +40,9 @@ use admission::{Admission, Admitted};
 /// The options of a relay.
 #[derive(Clone, Debug)]
 pub struct RelayOptions {
-    /// Where switches connect. UDP packets arrive at the same address, port
-    /// [`RelayOptions::rdma_port`].
+    /// The address that switches connect to. UDP packets arrive at the same address, port [`RelayOptions::rdma_port`].
     pub listen: SocketAddr,
-    /// 4791; another one, or 0 for any, is useful in tests only.
+    /// The UDP port, 4791; another port, or 0 for any, is useful only in tests.
     pub rdma_port: u16,
     /// Bytes of a block.
     pub block_bytes: usize,
@@ -53,16 +52,16 @@ pub struct RelayOptions {
     pub writers: usize,
     /// Start a new file once one holds this many bytes; 0 never.
     pub rotate_bytes: u64,
-    /// Most connections at a time.
+    /// Maximum number of connections at a time.
     pub switches_max: usize,
     /// TLS of control connections.
     pub tls: Option<ServerTls>,
     /// The secret that a switch must prove to know.
     pub secret: Option<Secret>,
-    /// Where memory is handed over to switches on this machine; by default in
-    /// `/run/strata/relay-PORT` or `$XDG_RUNTIME_DIR/strata/relay-PORT`.
+    /// The socket at which memory is handed over to switches on this machine; by default in `/run/strata/relay-PORT` or
+    /// `$XDG_RUNTIME_DIR/strata/relay-PORT`.
     pub memory_socket: Option<PathBuf>,
-    /// Who may connect there.
+    /// The user and the group who may connect to this socket.
     pub owner: Owner,
     /// Number of the first queue pair, for tests that need to know it in advance; random otherwise.
     pub first_qpn: Option<u32>,
@@ -94,8 +93,8 @@ impl RelayOptions {
     }
 }
 
-/// Is given each block of segments once it is on disk, with what its packets refer to: by a thread that writes
-/// blocks, so it must not wait.
+/// Called with each block of segments once it is on disk, and the definitions that its packets refer to. A thread that
+/// writes blocks calls it, so it must not wait.
 pub type BlockTap = Arc<dyn Fn(Memory<'_>, Definitions) + Send + Sync>;
 
 /// What a relay has done.
@@ -135,7 +134,7 @@ pub struct DiskLoad {
     pub blocks: u64,
     /// Of these, blocks that wait for the disk.
     pub waiting: u64,
-    /// How long writer threads have been writing, in total.
+    /// Total time that writer threads have been writing.
     pub busy: Duration,
     /// The number of writer threads.
     pub writers: usize,
@@ -431,7 +430,7 @@ impl Relay {
         })
     }
 
-    /// Where switches connect.
+    /// The address that switches connect to.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
@@ -443,7 +442,7 @@ impl Relay {
         &self.inner.counters
     }
 
-    /// Asks all switches to give this up, including later ones, until the next request.
+    /// Requests this degradation from all switches, including later ones, until the next request.
     pub fn ask(&self, shortage: Shortage) {
         let asked = &self.inner.shortage;
         *asked.lock().unwrap_or_else(PoisonError::into_inner) = shortage;
@@ -461,8 +460,7 @@ impl Relay {
         }
     }
 
-    /// Why the log can no longer be written, if so: no switch is served then, and the relay must be
-    /// stopped.
+    /// Why the log can no longer be written, if so: then no switch is served, and the relay must be stopped.
     #[must_use]
     pub fn failure(&self) -> Option<String> {
         self.inner.failure()

@@ -70,27 +70,27 @@ impl fmt::Display for Sender {
 /// What an agent received.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Received {
-    /// Datagrams of senders that are listened to, refused ones included.
+    /// Datagrams of accepted senders, including refused datagrams.
     pub datagrams: u64,
     /// Vectors that were put together.
     pub vectors: u64,
     /// Packets in them.
     pub packets: u64,
-    /// Vectors with numbers that never came, or that were in damaged datagrams.
+    /// Vectors whose numbers never arrived, or that were in damaged datagrams.
     pub lost: u64,
     /// Vectors that were sent before the agent listened.
     pub before: u64,
-    /// Datagrams that came twice or too late.
+    /// Datagrams that arrived twice or too late.
     pub stale: u64,
-    /// Datagrams that cannot be read, all of them or from some place on.
+    /// Datagrams that cannot be read, entirely or from some byte on.
     pub damaged: u64,
-    /// Datagrams of more senders than are listened to.
+    /// Datagrams of senders beyond the maximum number.
     pub refused: u64,
-    /// Caches that were heard.
+    /// Caches from which datagrams arrived.
     pub senders: u64,
-    /// Records that they were put together into.
+    /// Records that the vectors were put together into.
     pub records: u64,
-    /// Records that were given early, since another flow needed their place.
+    /// Records that were written early, because another flow needed their place.
     pub early: u64,
 }
 
@@ -237,9 +237,10 @@ pub(super) struct Inbox {
 /// Control packets to caches.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Requests {
-    /// Those that were sent.
+    /// Control packets that were sent.
     pub sent: u64,
-    /// Those that were not sent: more bytes than came from there, or to one that is not heard.
+    /// Control packets that were not sent: they have more bytes than came from the cache's address, or the cache is
+    /// silent.
     pub withheld: u64,
 }
 

@@ -20,29 +20,29 @@ use crate::rows::{About, Rows};
 /// Where records go.
 #[derive(Clone, Debug, Default)]
 pub struct RecordsSpec {
-    /// A Parquet file, and others after it.
+    /// A Parquet file, and the files that follow it by rotation.
     pub file: Option<RecordFileSpec>,
-    /// Another agent, by UDP: as the user named it, and where it is.
+    /// Another agent, by UDP: its name as the user wrote it, and its address.
     pub to: Option<(String, SocketAddr)>,
 }
 
 /// A Parquet file of records.
 #[derive(Clone, Debug)]
 pub struct RecordFileSpec {
-    /// Its name. What is there stays until the file is complete.
+    /// The file's name. An existing file is replaced once the new one is complete.
     pub path: PathBuf,
-    /// When another one begins.
+    /// The condition for beginning the next file.
     pub rotation: Option<RotationSpec>,
-    /// After this time a part of it is complete, beside it: what a kill may lose.
+    /// The interval at which a complete part is saved beside the file: a kill loses at most the records of this time.
     pub save_every: Duration,
 }
 
-/// What was sent on.
+/// Vectors and datagrams that were forwarded.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Sent {
-    /// Vectors that records became.
+    /// Vectors made of records.
     pub vectors: u64,
-    /// Datagrams of them.
+    /// Datagrams with these vectors.
     pub datagrams: u64,
     /// Datagrams that could not be sent.
     pub unsent: u64,

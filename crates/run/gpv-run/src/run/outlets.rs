@@ -29,36 +29,36 @@ pub struct OutletsSpec {
     pub ring: Option<RingSpec>,
     /// To a stream, whose name the outcome has.
     pub stream: Option<(String, Box<dyn FeedSpec>)>,
-    /// What is read, and must not be overwritten.
+    /// The inputs, which must not be overwritten.
     pub sources: Sources,
 }
 
-/// Where vectors are sent, and which.
+/// The address that vectors are sent to, and the rule that chooses them.
 #[derive(Clone, Debug)]
 pub struct Target {
-    /// As the user wrote it.
+    /// The target as the user wrote it.
     pub name: String,
-    /// Where it is.
+    /// Its address.
     pub address: SocketAddr,
-    /// Which flows it gets.
+    /// The rule that chooses the flows for it.
     pub rule: FlowRule,
 }
 
-/// A file of vectors. If the program is interrupted, those in it are whole.
+/// A file of vectors. If the program is interrupted, the vectors in the file are whole.
 #[derive(Debug)]
 pub enum VectorFile {
-    /// One of this name, and others after it.
+    /// A file of this name, and the files that follow it by rotation.
     Named(PathBuf, Option<RotationSpec>),
-    /// One that is open, under this name.
+    /// An open file, with its name for messages.
     Open(String, File),
 }
 
-/// A ring that is to be made.
+/// A ring to be created.
 #[derive(Clone, Debug)]
 pub struct RingSpec {
-    /// Its file, in memory at best.
+    /// Its file, preferably in memory (/dev/shm).
     pub path: PathBuf,
-    /// About how large it is.
+    /// Approximate size in bytes.
     pub bytes: u64,
 }
 

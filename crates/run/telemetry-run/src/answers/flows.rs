@@ -68,11 +68,11 @@ struct Events {
 }
 
 impl TelemetryStore {
-    /// The flows in the events that lists still have, `number` of them at most.
+    /// At most `number` flows of the events that lists still have.
     ///
     /// # Errors
     ///
-    /// If there is no such list, or it has no events: what could be written instead.
+    /// If there is no such list, or it has no events; the text says what can be written instead.
     pub fn answer_flows(
         &mut self,
         of: TelemetryEvents<'_>,

@@ -19,21 +19,21 @@ use utoipa::ToSchema;
 
 use super::status::{TelemetryEntry, TelemetryStatus};
 
-/// Subscribers at most.
+/// Maximum number of subscribers.
 pub const SUBSCRIBERS_MAX: usize = 8;
-/// Events that wait for a subscriber at most.
+/// Maximum number of events that wait for a subscriber.
 const WAITING_MAX: usize = 1024;
 /// One whose queue has been full for this long makes room for another one.
 const STUCK: Duration = Duration::from_secs(60);
 /// The interval of signs of life of a silent stream, by which a client that is gone is found.
 const ALIVE: Duration = Duration::from_secs(15);
 
-/// When a generation of a store filled.
+/// The period in which a generation of a store was filled.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct TelemetryTime {
-    /// From this time on, in ns since 1970.
+    /// Its start, in ns since 1970.
     pub begun_ns: u64,
-    /// Until then; null if it is the youngest.
+    /// Its end, in ns since 1970; null for the youngest generation.
     pub ended_ns: Option<u64>,
 }
 
@@ -44,25 +44,25 @@ pub struct TelemetryValue {
     pub bytes: String,
     /// The same as a number, if it has up to 8 bytes.
     pub number: Option<u64>,
-    /// Copies that hold it, at least.
+    /// Number of copies that hold the value, at least.
     pub agreeing: u8,
-    /// The generation that it is from, if the store has generations.
+    /// The generation that the value is from, if the store has generations.
     #[serde(flatten)]
     pub time: Option<TelemetryTime>,
 }
 
-/// What was added for a key.
+/// The sum that was added for a key.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct TelemetryCount {
-    /// At most this.
+    /// Upper bound of the sum.
     pub at_most: u64,
-    /// It may be too large by this number.
+    /// The bound may exceed the sum by this number.
     pub excess_max: f64,
-    /// With this probability, by more.
+    /// Probability that it exceeds the sum by more.
     pub doubt: f64,
 }
 
-/// What a generation knows of a key.
+/// The value and count of a key in a generation.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct TelemetryGeneration {
     /// Its time.
@@ -70,22 +70,22 @@ pub struct TelemetryGeneration {
     pub time: TelemetryTime,
     /// The key's value.
     pub value: Option<TelemetryValue>,
-    /// What was added for it.
+    /// The sum that was added for the key.
     pub count: Option<TelemetryCount>,
 }
 
-/// What a store knows of a key.
+/// The value and counts of a key in a store.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct TelemetryKey {
-    /// The key, as people write it.
+    /// The key, as queries name it.
     pub key: String,
     /// Its bytes in hexadecimal.
     pub key_bytes: String,
     /// Its latest value.
     pub value: Option<TelemetryValue>,
-    /// What was added for it, in all generations together.
+    /// The sum that was added for the key, in all generations together.
     pub count: Option<TelemetryCount>,
-    /// What each generation knows, youngest first, if the store has generations.
+    /// The value and count in each generation, youngest first, if the store has generations.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub generations: Vec<TelemetryGeneration>,
 }
@@ -93,7 +93,7 @@ pub struct TelemetryKey {
 /// A hop of a path.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct TelemetryHop {
-    /// What it reported: its number.
+    /// The number of the node that reported for this hop.
     pub node: Option<u32>,
     /// The latest latency of the flow there.
     pub latency: Option<u64>,
@@ -104,19 +104,19 @@ pub struct TelemetryHop {
 pub struct TelemetryPath {
     /// The flow, or another key.
     pub flow: String,
-    /// Its hops that are kept, in order.
+    /// The hops that the store keeps, in order.
     pub hops: Vec<TelemetryHop>,
-    /// Whether these are known to be all hops of one packet.
+    /// Whether these hops are known to be all hops of one packet.
     pub whole: bool,
     /// The number of hops of the path, if it is known.
     pub hops_in_all: Option<u8>,
-    /// The number of hops that are known to exist, whether they are kept or not.
+    /// The number of hops that are known to exist, including those that the store does not keep.
     pub hops_at_least: u8,
     /// The sum of the latencies, if the path is whole and all are known.
     pub latency: Option<u64>,
-    /// If there is no sum: that of the latencies which are known.
+    /// If there is no sum: the sum of the known latencies, as a lower bound.
     pub latency_at_least: Option<u64>,
-    /// Why the path is not known to be whole, or has no sum.
+    /// The reasons why the path is not known to be whole, or has no sum.
     pub remarks: Vec<String>,
     /// The generation that the path is from, if the store has generations.
     #[serde(flatten)]
@@ -128,9 +128,9 @@ pub struct TelemetryPath {
 pub struct TelemetryTop {
     /// The keys, the one with the largest count first.
     pub keys: Vec<TelemetryTopKey>,
-    /// A count may be too large by this number.
+    /// A count may exceed the sum by this number.
     pub excess_max: f64,
-    /// With this probability, by more.
+    /// Probability that it exceeds the sum by more.
     pub doubt: f64,
     /// Keys with a count below this may be missing; 0: all are there. Null if it is not known,
     /// since an earlier version has written the store.
@@ -140,11 +140,11 @@ pub struct TelemetryTop {
 /// A key with a large count.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct TelemetryTopKey {
-    /// The key, as people write it.
+    /// The key, as queries name it.
     pub key: String,
     /// Its bytes in hexadecimal.
     pub key_bytes: String,
-    /// What was added for it, at most.
+    /// Upper bound of the sum that was added for the key.
     pub count: u64,
 }
 
@@ -153,15 +153,15 @@ pub struct TelemetryTopKey {
 pub struct TelemetryFlows {
     /// The flows, the one with the most events first.
     pub flows: Vec<TelemetryFlow>,
-    /// How many flows were told apart: 100,000 at most.
+    /// The number of flows, at most 100,000.
     pub in_all: u64,
-    /// Events that were looked at: all that are still in the lists.
+    /// The number of events: all that are still in the lists.
     pub events: u64,
-    /// Events among them that do not say their flow.
+    /// The number of these events that name no flow.
     pub without_flow: u64,
-    /// Events of further flows than can be told apart: if there are such, the answer is not complete.
+    /// The number of events of flows beyond the first 100,000; if it is not 0, the answer is not complete.
     pub of_further_flows: u64,
-    /// Entries that are no events, at any node.
+    /// Entries that are not events, at any node.
     pub not_events: u64,
     /// Events that were overwritten in the lists since their reports arrived.
     pub overwritten: u64,
@@ -174,11 +174,11 @@ pub struct TelemetryFlow {
     pub flow: String,
     /// Its events.
     pub events: u64,
-    /// What they say, each once: `congested`, `dropped`, `slow`, `anomalous` and others.
+    /// The kinds of these events, each once: `congested`, `dropped`, `slow`, `anomalous` and others.
     pub what: Vec<String>,
-    /// The nodes that it had them at, if the events name nodes.
+    /// The nodes of these events, if the events name nodes.
     pub nodes: Vec<u32>,
-    /// The queues that it had them at.
+    /// The queues of these events.
     pub queues: Vec<TelemetryQueue>,
     /// The largest value of its events.
     pub value_max: Option<u32>,
@@ -195,16 +195,16 @@ pub struct TelemetryQueue {
     pub queue: Option<u8>,
 }
 
-/// Which events of lists are looked at.
+/// Selects events of lists.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct TelemetryEvents<'a> {
-    /// Of this list, by its name or its number; of all lists of events.
+    /// Only events of this list, given by its name or its number; `None`: of all lists of events.
     pub list: Option<&'a str>,
-    /// At this node.
+    /// Only events at this node.
     pub node: Option<u32>,
-    /// At this port.
+    /// Only events at this port.
     pub port: Option<u32>,
-    /// At this queue.
+    /// Only events at this queue.
     pub queue: Option<u8>,
 }
 
@@ -215,17 +215,17 @@ pub struct TelemetryList {
     pub number: u32,
     /// Its name.
     pub name: String,
-    /// What its entries are: `node-event`, `flow-event` or `bytes`.
+    /// The kind of its entries: `node-event`, `flow-event` or `bytes`.
     pub entries: String,
 }
 
 /// Why a query has no answer.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum TelemetryRefused {
-    /// It cannot be understood.
+    /// The query cannot be understood.
     #[error("{0}")]
     Query(String),
-    /// Nothing is known.
+    /// The store has no answer.
     #[error("{0}")]
     Unknown(String),
     /// The store cannot be read.
@@ -233,7 +233,7 @@ pub enum TelemetryRefused {
     Store(String),
 }
 
-/// The source of answers for a store. Keys and lists are written as people write them.
+/// The source of answers for a store. Keys and lists are given as texts, as users write them.
 pub trait TelemetryQueries: Send + Sync + 'static {
     /// What is known of a key, of `redundancy` copies of which `agree` agree: 1 to 4 each.
     ///
@@ -292,17 +292,17 @@ pub trait TelemetryQueries: Send + Sync + 'static {
 /// Why no other client can subscribe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotSubscribed {
-    /// There are enough.
+    /// The maximum number of clients has subscribed.
     #[error(
         "{SUBSCRIBERS_MAX} clients already receive the immediate reports of this collector, the maximum"
     )]
     TooMany,
-    /// The collector ends.
+    /// The collector is shutting down.
     #[error("the collector is shutting down")]
     Ends,
 }
 
-/// Those who get immediate reports.
+/// The subscribers to immediate reports.
 #[derive(Debug, Default)]
 pub struct Pushes {
     /// Whether there is anyone, for the collector to look at before it does anything else.
@@ -334,21 +334,21 @@ impl Pushes {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether anyone gets events.
+    /// Whether there is a subscriber.
     #[inline]
     #[must_use]
     pub fn is_watched(&self) -> bool {
         self.is_watched.load(Ordering::Relaxed)
     }
 
-    /// Events that were put into queues, and those that were lost, of all subscribers.
+    /// The numbers of events that were put into queues, and of events that were lost, for all subscribers.
     #[must_use]
     pub fn counts(&self) -> (u64, u64) {
         let [pushed, lost] = [&self.pushed, &self.lost].map(|n| n.load(Ordering::Relaxed));
         (pushed, lost)
     }
 
-    /// Gives an event, JSON in one line, to everyone who has room for it.
+    /// Puts an event, JSON in one line, into the queue of each subscriber; a full queue loses it.
     pub fn push(&self, event: &str) {
         let frame = Bytes::from(format!("event: report\ndata: {event}\n\n"));
         for subscriber in &self.lock().list {
@@ -368,7 +368,7 @@ impl Pushes {
         }
     }
 
-    /// All subscribers have lost `count` events, which were too many to be looked at.
+    /// Counts `count` events that all subscribers have lost, because there were too many to process.
     pub fn lose(&self, count: u64) {
         for subscriber in &self.lock().list {
             subscriber.lost.fetch_add(count, Ordering::Relaxed);

@@ -11,8 +11,7 @@ use prometheus_client::registry::Registry;
 use super::status::{CollectorStatus, LinkStatus, ProcessStatus, RunStatus, TelemetryStatus};
 use strata_control::metrics::{self, Format, as_prometheus};
 
-/// The page of what a collector or a translator has counted. What another version does not say is
-/// left out.
+/// The page of metrics of a collector or a translator. Counters that another version does not report are left out.
 #[must_use]
 pub fn page(status: &TelemetryStatus, format: Format) -> String {
     let mut registry = Registry::with_prefix("strata_telemetry");

@@ -8,7 +8,7 @@ use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Value, json};
 
-/// Of one of the two.
+/// The status of either program.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(untagged)]
 pub enum TelemetryStatus {
@@ -31,7 +31,7 @@ impl<'de> Deserialize<'de> for TelemetryStatus {
 }
 
 impl TelemetryStatus {
-    /// As it is in `status.json`.
+    /// The text, as in `status.json`.
     #[must_use]
     pub fn text(&self) -> String {
         format!("{:#}\n", json!(self))
@@ -47,36 +47,36 @@ impl TelemetryStatus {
     }
 }
 
-/// What both say.
+/// The part that both have.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ProcessStatus {
-    /// Whether it had not ended.
+    /// Whether the process was running.
     pub running: Option<bool>,
     /// When this was counted, ns since 1970.
     pub updated_ns: Option<u64>,
     /// Process ID.
     pub pid: Option<u32>,
-    /// Where reports or translators come.
+    /// The address that reports are sent to, or that translators connect to.
     pub listen: Option<String>,
     /// Immediate reports.
     pub events: EventStatus,
 }
 
-/// What became of immediate reports.
+/// Numbers of immediate reports, by outcome.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct EventStatus {
-    /// Put into queues of subscribers.
+    /// Reports that were put into queues of subscribers.
     pub pushed: Option<u64>,
-    /// That subscribers lost.
+    /// Reports that subscribers lost.
     pub lost: Option<u64>,
-    /// That a collector could not read.
+    /// Reports that a collector could not read.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub invalid: Option<u64>,
 }
 
-/// Of `strata telemetry run`.
+/// The status of `strata telemetry run`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct RunStatus {
@@ -85,25 +85,25 @@ pub struct RunStatus {
     pub process: ProcessStatus,
     /// Datagrams whose sender is not on the allow-list.
     pub not_allowed: Option<u64>,
-    /// Reporters for whom there was no place.
+    /// Datagrams of senders that the translator does not accept as reporters.
     pub reporters_refused: Option<u64>,
     /// Datagrams that found the socket's buffer full.
     pub socket_drops: Option<u64>,
-    /// What is taken past the host's network stack.
+    /// Datagrams that bypass the host's network stack.
     pub af_xdp: Option<FrameStatus>,
     /// Negative acknowledgements sent.
     pub nacks_sent: Option<u64>,
-    /// And those that the system did not send.
+    /// Negative acknowledgements that the system did not send.
     pub nacks_failed: Option<u64>,
-    /// Datagrams that ended in a fault of this program.
+    /// Datagrams whose processing panicked.
     pub failed: Option<u64>,
-    /// What became of entries for a stream.
+    /// Numbers of entries for a stream, by outcome.
     pub stream: Option<StreamStatus>,
     /// All reporters together.
     pub totals: ReporterStatus,
     /// Collectors elsewhere.
     pub collectors: Option<Vec<LinkStatus>>,
-    /// INT reports, if they are listened to.
+    /// INT reports, if they are received.
     pub int: Option<IntStatus>,
     /// Values by key.
     pub key_write: KeyWriteStatus,
@@ -125,9 +125,9 @@ pub struct RunStatus {
 pub struct FrameStatus {
     /// The interface.
     pub interface: Option<String>,
-    /// How it is read, in words.
+    /// The way of receiving, in words.
     pub how: Option<String>,
-    /// Whether it still is.
+    /// Whether datagrams are still received this way.
     pub taking: Option<bool>,
     /// Datagrams taken.
     pub datagrams: Option<u64>,
@@ -137,17 +137,17 @@ pub struct FrameStatus {
     pub dropped: Option<u64>,
 }
 
-/// What became of entries for a stream.
+/// Numbers of entries for a stream, by outcome.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct StreamStatus {
-    /// In the stream's file.
+    /// Entries in the stream's file.
     pub written: Option<u64>,
-    /// Not in it.
+    /// Entries that are not in it.
     pub lost: Option<u64>,
 }
 
-/// What is counted of a reporter, in reports unless it says otherwise.
+/// Counters of a reporter, in reports unless stated otherwise.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ReporterStatus {
@@ -158,32 +158,32 @@ pub struct ReporterStatus {
     pub datagrams: Option<u64>,
     /// Datagrams that were refused whole, by reason.
     pub datagrams_refused: BTreeMap<String, u64>,
-    /// Reports in the others.
+    /// Reports in the other datagrams.
     pub reports: Option<u64>,
-    /// Those that became operations, or will.
+    /// Reports that became operations, or will.
     pub accepted: Option<u64>,
-    /// Of these, postcards in the place of which a later one came.
+    /// Of these, postcards that were replaced by a later one.
     pub superseded: Option<u64>,
-    /// Refused, by reason.
+    /// Reports that were refused, by reason.
     pub refused: BTreeMap<String, u64>,
-    /// Dropped because of the rate limit.
+    /// Reports dropped because of the rate limit.
     pub dropped_by_rate: Option<u64>,
-    /// Dropped because the collector's connection had no room.
+    /// Reports dropped because too many operations waited for the collector's connection.
     pub dropped_without_room: Option<u64>,
-    /// Dropped because their collector is gone.
+    /// Reports dropped because their collector is not connected.
     pub dropped_without_collector: Option<u64>,
-    /// Of the dropped ones, those that the translator asked the reporter to send again.
+    /// Dropped reports that the translator asked the reporter to send again.
     pub nacked: Option<u64>,
-    /// Reports that came again because of that.
+    /// Reports that arrived again because of that.
     pub again: Option<u64>,
-    /// Numbered reports that have not come (yet).
+    /// Numbered reports that have not arrived (yet).
     pub missing: Option<u64>,
-    /// How often its numbers went on elsewhere.
+    /// Jumps of its numbers.
     pub jumps: Option<u64>,
-    /// Of the accepted ones, those that a collector elsewhere has acknowledged.
+    /// Accepted reports that a collector elsewhere has acknowledged.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub confirmed: Option<u64>,
-    /// And those whose connection to a collector was lost.
+    /// Accepted reports whose connection to a collector was lost.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lost: Option<u64>,
 }
@@ -196,7 +196,7 @@ pub struct LinkStatus {
     pub address: Option<String>,
     /// Whether it is connected.
     pub connected: Option<bool>,
-    /// Whether somebody there subscribes to immediate reports.
+    /// Whether a client there subscribes to immediate reports.
     pub watched: Option<bool>,
     /// Connections so far.
     pub connections: Option<u64>,
@@ -214,21 +214,21 @@ pub struct LinkStatus {
     pub additions: Option<u64>,
     /// RDMA packets.
     pub packets: Option<u64>,
-    /// And those that were sent again.
+    /// RDMA packets that were sent again.
     pub packets_resent: Option<u64>,
     /// Timeouts.
     pub timeouts: Option<u64>,
 }
 
-/// What became of INT reports.
+/// Numbers of INT datagrams and reports, by outcome.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct IntStatus {
-    /// Where they come.
+    /// The address that they are sent to.
     pub listen: Option<String>,
     /// Datagrams.
     pub datagrams: Option<u64>,
-    /// Those that were not understood, or from some report on.
+    /// Datagrams that were not understood, entirely or from some report on.
     pub refused: Option<u64>,
     /// Individual reports.
     pub reports: Option<u64>,
@@ -238,23 +238,23 @@ pub struct IntStatus {
     pub unmarked_stacks: Option<u64>,
     /// DTA reports made of them.
     pub mapped: Option<u64>,
-    /// DTA reports not made, since the node did not say what they need.
+    /// DTA reports that were not made, because the node did not report the fields that they need.
     pub incomplete: Option<u64>,
-    /// Datagrams that did not come.
+    /// Datagrams that did not arrive.
     pub missing: Option<u64>,
-    /// Datagrams whose number had come before.
+    /// Datagrams whose number had arrived before.
     pub repeated: Option<u64>,
-    /// Sequence numbers that went on elsewhere.
+    /// Jumps of sequence numbers.
     pub jumps: Option<u64>,
     /// Datagrams of nodes whose numbers are not followed.
     pub not_followed: Option<u64>,
-    /// Datagrams that ended in a fault of this program.
+    /// Datagrams whose processing panicked.
     pub failed: Option<u64>,
     /// Packets whose latencies were summed for the queries known ahead.
     pub summed: Option<u64>,
-    /// Those whose sum was above a threshold.
+    /// Packets whose sum was above a threshold.
     pub above: Option<u64>,
-    /// Those that may have been above one.
+    /// Packets whose sum may have been above a threshold.
     pub undecided: Option<u64>,
 }
 
@@ -270,11 +270,11 @@ pub struct KeyWriteStatus {
     pub load: Option<f64>,
     /// Values of a sample.
     pub sampled: Option<u64>,
-    /// Of these, values that can be read.
+    /// Values of the sample that can be read.
     pub answered: Option<u64>,
-    /// Of these, values that have become others.
+    /// Values of the sample that have changed.
     pub changed: Option<u64>,
-    /// How many of the sample can be read by the formula.
+    /// The number of values of the sample that can be read, by the formula.
     pub answers_expected: Option<f64>,
 }
 
@@ -290,15 +290,15 @@ pub struct PostcardingStatus {
     pub load: Option<f64>,
     /// Postcards.
     pub postcards: Option<u64>,
-    /// Paths that were complete.
+    /// Rows written because the path was complete.
     pub complete: Option<u64>,
-    /// Paths that made way for another one.
+    /// Rows written early, because another flow needed their place.
     pub collided: Option<u64>,
-    /// Paths that waited for too long.
+    /// Rows written because they had waited for too long.
     pub aged: Option<u64>,
-    /// Postcards in the place of which a later one came.
+    /// Postcards that were replaced by a later one.
     pub superseded: Option<u64>,
-    /// Postcards that wait for others.
+    /// Postcards in rows that are not written yet.
     pub held: Option<u64>,
 }
 
@@ -310,11 +310,11 @@ pub struct AppendStatus {
     pub writes: Option<u64>,
     /// Entries.
     pub entries: Option<u64>,
-    /// Batches that were full.
+    /// Batches written because they were full.
     pub full: Option<u64>,
-    /// Batches that waited for too long.
+    /// Batches written because they had waited for too long.
     pub aged: Option<u64>,
-    /// Entries that wait for others.
+    /// Entries in batches that are not written yet.
     pub held: Option<u64>,
 }
 
@@ -328,7 +328,7 @@ pub struct KeyIncrementStatus {
     pub counters: Option<u32>,
     /// Additions for each counter, since the youngest generation began.
     pub load: Option<f64>,
-    /// How often counters became smaller; null if they do not.
+    /// The number of times that counters were reset or halved; null if they never are.
     pub faded: Option<u64>,
 }
 
@@ -336,13 +336,13 @@ pub struct KeyIncrementStatus {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct GenerationsStatus {
-    /// How many there may be.
+    /// Maximum number of generations.
     pub count: Option<u8>,
-    /// How long each of them lasts.
+    /// The duration of each generation.
     pub period_seconds: Option<u64>,
     /// Whether the next is being cleared.
     pub clearing: Option<bool>,
-    /// Those that there are, youngest first.
+    /// The existing generations, youngest first.
     pub present: Vec<GenerationStatus>,
 }
 
@@ -356,7 +356,7 @@ pub struct GenerationStatus {
     pub begun_ns: Option<u64>,
 }
 
-/// Of `strata telemetry collect`.
+/// The status of `strata telemetry collect`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct CollectorStatus {
@@ -373,11 +373,11 @@ pub struct CollectorStatus {
     pub connections_refused: Option<u64>,
     /// Bytes of its memory, if there is a store.
     pub memory_bytes: Option<u64>,
-    /// Which of its translator's collectors it is.
+    /// Its number among its translator's collectors.
     pub share: Option<ShareStatus>,
     /// Requests of translators.
     pub requests: RequestStatus,
-    /// How often counters became smaller; null if they do not.
+    /// The number of times that counters were reset or halved; null if they never are.
     pub faded: Option<u64>,
     /// Generations, if the store has several.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -389,13 +389,13 @@ impl CollectorStatus {
     pub const ROLE: &str = "collector";
 }
 
-/// Which of its translator's collectors one is.
+/// The number of a collector among its translator's collectors.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ShareStatus {
     /// Its number, from 0.
     pub collector: Option<u32>,
-    /// How many there are.
+    /// The number of collectors.
     pub of: Option<u32>,
 }
 
@@ -403,15 +403,15 @@ pub struct ShareStatus {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct RequestStatus {
-    /// Executed.
+    /// Requests that were executed.
     pub executed: Option<u64>,
     /// Bytes that they wrote.
     pub bytes: Option<u64>,
-    /// Those that had been executed before.
+    /// Requests that had been executed before.
     pub duplicates: Option<u64>,
-    /// Those before which another one was missing.
+    /// Requests before which another one was missing.
     pub out_of_order: Option<u64>,
-    /// Refused.
+    /// Requests that were refused.
     pub refused: Option<u64>,
     /// Answers sent.
     pub answers: Option<u64>,
@@ -453,7 +453,7 @@ pub enum TelemetryEntry {
         /// `anomalous`, `gap`, `retransmission` or `slow`.
         what: &'static str,
     },
-    /// Another one.
+    /// Any other entry.
     Bytes {
         /// Its bytes in hexadecimal.
         bytes: String,

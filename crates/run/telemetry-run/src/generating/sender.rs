@@ -1,4 +1,4 @@
-//! Where datagrams go.
+//! A socket that sends datagrams to a collector.
 
 use std::io::{self, ErrorKind};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
@@ -6,10 +6,10 @@ use std::os::fd::AsFd;
 
 use super::GenerateError;
 
-/// How often a full socket is tried again, a millisecond apart.
+/// Maximum number of attempts to send to a socket whose buffer is full, 1 ms apart.
 const TRIES: u32 = 5_000;
 
-/// Where datagrams go.
+/// A socket that sends datagrams to a collector.
 #[derive(Debug)]
 pub struct ReportSender {
     socket: UdpSocket,
@@ -22,7 +22,7 @@ impl ReportSender {
     ///
     /// # Errors
     ///
-    /// If there is no way to it.
+    /// If the collector cannot be sent to.
     pub fn connect(to: SocketAddr) -> Result<Self, GenerateError> {
         let any: SocketAddr = match to {
             SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
@@ -46,7 +46,7 @@ impl ReportSender {
         self.datagrams
     }
 
-    /// How often there was no listener.
+    /// The number of times that no collector was listening.
     pub(super) fn refused(&self) -> u64 {
         self.refused
     }

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 /// The default period of a generation, in seconds.
 const PERIOD_S_DEFAULT: u64 = 3600;
 
-/// The parameters of a store. What is not given is that of the store that exists, or a default.
+/// The parameters of a store. A parameter that is not given is that of the existing store, or the default.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct TelemetryLayout {
     /// Bytes of memory in all; by default 1 GiB.

@@ -18,40 +18,39 @@ use super::super::serving::TelemetryApiSpec;
 /// A telemetry collector in one process, or a translator if its collectors are elsewhere.
 #[derive(Debug)]
 pub struct TelemetrySpec {
-    /// The store's directory; made if need be. With collectors elsewhere, it has what is counted.
+    /// The store's directory, which is created if missing. With collectors elsewhere, it has only the counters.
     pub store: PathBuf,
-    /// Collectors elsewhere, if it is not to be this process.
+    /// Collectors elsewhere; `None` if this process is the collector.
     pub collectors: Option<CollectorsSpec>,
-    /// Its parameters, as far as they are given.
+    /// The store's parameters, as far as they are given.
     pub layout: TelemetryLayout,
-    /// Where reports come in.
+    /// The address on which reports are received.
     pub listen: SocketAddr,
-    /// The interface from which datagrams for `listen` are taken past the host's network stack, if they
-    /// are.
+    /// The interface from which datagrams for `listen` are received past the host's network stack, if given.
     pub interface: Option<String>,
-    /// Where telemetry reports of INT come in.
+    /// The address on which INT reports are received.
     pub int: Option<SocketAddr>,
-    /// The text of the table that says what becomes of them; the built-in one by default.
+    /// The text of the table that translates INT reports; the built-in table by default.
     pub table: Option<String>,
-    /// Networks of reporters that are listened to; any that reaches the address, if empty.
+    /// Networks of accepted reporters; if empty, every reporter that reaches the address is accepted.
     pub allowed: Vec<IpNet>,
     /// Rows of paths that are not complete, rounded up to a power of two; 32,768 by default.
     pub path_rows: Option<u32>,
-    /// Operations on memory per second at most.
+    /// Maximum number of operations on memory per second.
     pub rate: Option<u32>,
-    /// How counters become smaller, if they do.
+    /// The way and period of reducing counters, if they are reduced.
     pub fade: Option<FadeOptions>,
     /// Who owns the store.
     pub owner: Owner,
-    /// Where its API is served, if anywhere.
+    /// The addresses on which its API is served, if any.
     pub api: TelemetryApiSpec,
     /// The stream that entries of lists are appended to as well.
     pub to_stream: Option<Box<dyn FeedSpec>>,
-    /// Whether to drop what is not needed once all is open.
+    /// Whether the process gives up the privileges that it no longer needs once everything is open.
     pub sandboxed: bool,
 }
 
-/// What a collector did.
+/// The counters of a collector at its end.
 #[derive(Clone, Copy, Debug)]
 pub struct TelemetryOutcome {
     /// All reporters together.
@@ -62,7 +61,7 @@ pub struct TelemetryOutcome {
     pub socket_drops: u64,
     /// Datagrams that were taken past the host's network stack, if any are.
     pub frames: Option<FrameCounts>,
-    /// Accepted reports, as far as collectors elsewhere acknowledged them or not.
+    /// Accepted reports that collectors elsewhere acknowledged, or that were lost with a connection.
     pub remote: Option<RemoteCounters>,
     /// Entries of lists that were appended to a stream, and those that were not.
     pub streamed: Option<FeedCounts>,

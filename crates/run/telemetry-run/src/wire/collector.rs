@@ -66,33 +66,33 @@ const STATUS_EVERY: Duration = Duration::from_secs(1);
 /// A telemetry collector whose translator is another process.
 #[derive(Debug)]
 pub struct TelemetryCollectorSpec {
-    /// The store's directory; made if need be. The store itself is made as the first translator wants
-    /// it.
+    /// The store's directory, which is created if missing. The store is created with the parameters of the first
+    /// translator.
     pub store: PathBuf,
-    /// Bytes of memory that a translator may ask for.
+    /// Maximum bytes of memory that a translator may request.
     pub memory_max: u64,
-    /// Where translators connect (TCP), and RoCEv2 packets arrive (UDP) at the same port.
+    /// The address that translators connect to (TCP), and send RoCEv2 packets to (UDP), at the same port.
     pub listen: SocketAddr,
     /// The secret that a translator must prove to know.
     pub secret: Option<Secret>,
-    /// How counters become smaller, if they do.
+    /// The way and period of reducing counters, if they are reduced.
     pub fade: Option<FadeOptions>,
-    /// Where its API is served, if anywhere.
+    /// The addresses on which its API is served, if any.
     pub api: TelemetryApiSpec,
     /// Who owns the store.
     pub owner: Owner,
-    /// Whether to drop what is not needed once all is open.
+    /// Whether the process gives up the privileges that it no longer needs once everything is open.
     pub sandboxed: bool,
 }
 
-/// What a collector did.
+/// The counters of a collector at its end.
 #[derive(Clone, Copy, Debug)]
 pub struct TelemetryCollectorOutcome {
     /// Connections of translators.
     pub connections: u64,
     /// Connections of others, and of translators that were refused.
     pub refused: u64,
-    /// What the responder has counted.
+    /// The counters of the RDMA responder.
     pub responder: ResponderCounters,
 }
 

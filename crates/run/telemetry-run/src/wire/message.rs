@@ -51,10 +51,10 @@ impl From<CollectorError> for RoleError {
     }
 }
 
-/// Why a translator and a collector do not work together.
+/// Why a connection between translator and collector fails.
 #[derive(Debug, thiserror::Error)]
 pub enum CollectorError {
-    /// No answer.
+    /// The collector cannot be connected to.
     #[error("collector {peer}: cannot connect: is `strata telemetry collect` running there?")]
     Unreachable {
         /// The collector.
@@ -76,7 +76,7 @@ pub enum CollectorError {
         /// The other end.
         peer: String,
     },
-    /// Nothing came in time.
+    /// No message arrived in time.
     #[error("{peer}: no answer within {} s", .limit.as_secs())]
     Silent {
         /// The other end.
@@ -84,7 +84,7 @@ pub enum CollectorError {
         /// How long this end waited.
         limit: Duration,
     },
-    /// What came is no message, or one that makes no sense then.
+    /// The received bytes are not a message, or not one that is allowed at this point.
     #[error("{peer}: unexpected message: {}; do both ends run the same version of Strata?", Printable(.problem))]
     Protocol {
         /// The other end.

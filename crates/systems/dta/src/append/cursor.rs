@@ -5,7 +5,7 @@ use super::{Append, Batch, End};
 /// Slots that a reader looks ahead for a batch that did arrive, when one is missing.
 const LOOK_AHEAD: u64 = 64;
 
-/// What a reader found.
+/// The result of reading a list.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Read {
     /// Entries that were read.
@@ -22,7 +22,7 @@ pub struct Cursor {
 }
 
 impl Cursor {
-    /// At the oldest entry that is still there.
+    /// A cursor at the oldest entry that is still there.
     #[must_use]
     pub fn new(list: u32) -> Self {
         Self {
@@ -31,7 +31,7 @@ impl Cursor {
         }
     }
 
-    /// At a batch, as if none of those before it had ever been there.
+    /// A cursor at a batch, as if it were the first one of the list.
     #[must_use]
     pub fn at_batch(list: u32, batch: u64) -> Self {
         let next = End {
@@ -41,7 +41,7 @@ impl Cursor {
         Self { list, next }
     }
 
-    /// After all that is there now.
+    /// A cursor after all present entries.
     #[must_use]
     pub fn at_end(store: &Append, memory: &[u8], list: u32) -> Self {
         Self {
@@ -50,7 +50,7 @@ impl Cursor {
         }
     }
 
-    /// The place.
+    /// The position of the next batch and entry.
     #[must_use]
     pub fn next(&self) -> End {
         self.next

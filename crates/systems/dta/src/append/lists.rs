@@ -8,14 +8,14 @@ use crate::protocol::{Refusal, packed};
 use crate::sink::{Operation, Origin, Room, Sink};
 use crate::tally;
 
-/// What the translator counts of all lists.
+/// The translator's counters of all lists.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ListCounters {
     /// Entries taken.
     pub entries: u64,
     /// Batches written full.
     pub full: u64,
-    /// Batches written before they were full, because they were old.
+    /// Batches written before they were full, because they had waited for too long.
     pub aged: u64,
     /// Entries in batches that are not written yet.
     pub held: u64,
@@ -71,8 +71,8 @@ fn place_of(list: usize, collectors: usize) -> (usize, usize) {
     place.expect("more than one collector")
 }
 
-/// The translator's half: a batch of each list. Memory: a slot and 40 bytes a list, and 128 more
-/// if origins are kept.
+/// The translator's half: a batch of each list. Memory per list: a slot and 40 bytes, and 128 bytes more if origins are
+/// kept.
 #[derive(Debug)]
 pub struct Lists {
     store: Append,
@@ -96,7 +96,7 @@ pub struct Lists {
 }
 
 impl Lists {
-    /// The lists of a number of collectors, which go on where `end` says.
+    /// The lists of a number of collectors, which continue at the ends that `end` gives.
     ///
     /// # Panics
     ///
@@ -146,7 +146,7 @@ impl Lists {
         }
     }
 
-    /// What it has counted.
+    /// Its counters.
     #[must_use]
     pub fn counters(&self) -> ListCounters {
         ListCounters {
@@ -157,9 +157,9 @@ impl Lists {
         }
     }
 
-    /// A list goes on here, as its collector's memory says, unless it has come further already. For a
-    /// collector that is connected later than the lists begin, or again. Nothing is believed of a list
-    /// that does not exist, or of an impossible length.
+    /// Continues a list at this end, which is read from its collector's memory, unless the list is longer already. For
+    /// a collector that connects after the lists have begun, or reconnects. Ends of lists that do not exist, and
+    /// impossible ends, are ignored.
     pub fn continue_at(&mut self, list: u32, end: End) {
         let is_possible = end.batches < NUMBERS && end.entries < NUMBERS;
         let head = self.heads.get_mut(list as usize);
@@ -192,7 +192,7 @@ impl Lists {
         self.heads.len()
     }
 
-    /// Whether it is empty: never.
+    /// Whether there are no lists: always false.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.heads.is_empty()
@@ -354,8 +354,8 @@ impl Lists {
         self.write(index, sinks);
     }
 
-    /// Writes batches whose first entry came before `before_ns`, of the next `lists_max` lists, as
-    /// long as there is room. Called often enough, it comes round.
+    /// Writes the batches whose first entry arrived before `before_ns`, of the next `lists_max` lists, as long as there
+    /// is room. Repeated calls go through all lists in turn.
     pub fn expire<S: Sink>(&mut self, before_ns: u64, lists_max: usize, sinks: &mut [S]) {
         for _ in 0..lists_max.min(self.heads.len()) {
             let head = &self.heads[self.hand];

@@ -26,19 +26,20 @@ const IPV6_LEN: usize = 37;
 const IPV6: u8 = 0x80;
 const _: () = assert!(IPV6_LEN <= KEY_LEN_MAX);
 
-/// What happened to a flow.
+/// The kind of an event of a flow.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FlowEventKind {
-    /// It was given a class that is anomalous; the value is the number of the class.
+    /// The flow got an anomalous class; the value is the number of the class.
     Anomalous,
-    /// A TCP segment came that does not follow on those before it: the bytes between were lost
-    /// before the recorder, or come later.
+    /// A TCP segment does not continue those before it: the bytes between were lost before the recorder, or arrive
+    /// later.
     Gap,
-    /// A TCP segment began before the end of those before it: its bytes came again, or late.
+    /// A TCP segment begins before the end of those before it: its bytes were sent again, or arrive late.
     Retransmission,
-    /// The latencies of a packet's hops have a sum above a threshold: this value.
+    /// The sum of the latencies of a packet's hops is above a threshold; the value is the sum.
     Slow,
-    /// The same, of the hops whose latency is known: those of others come on top.
+    /// As [`FlowEventKind::Slow`], with the sum of the known latencies only: the latencies of other hops are not
+    /// included.
     SlowAtLeast,
 }
 
@@ -61,16 +62,16 @@ impl FlowEventKind {
 /// An event of a flow.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FlowEvent {
-    /// What happened.
+    /// The kind.
     pub kind: FlowEventKind,
-    /// Its number: see the kind.
+    /// Its value: see the kind.
     pub value: u32,
     /// The flow.
     pub flow: FiveTuple,
 }
 
 impl FlowEvent {
-    /// Appends its bytes to `out`: 18, of IPv6 42.
+    /// Appends its bytes to `out`: 18 for IPv4, 42 for IPv6.
     pub fn emit(&self, out: &mut Vec<u8>) {
         let family = if self.flow.source.is_ipv4() { 0 } else { IPV6 };
         out.push(self.kind.number() | family);

@@ -20,10 +20,10 @@ const MAGIC: [u8; 4] = *b"SLST";
 const VERSION: u8 = 1;
 const HEADER_LEN: usize = 40;
 
-/// What an entry is.
+/// The kind of an entry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ListedKind {
-    /// Bytes that only their reporter knows.
+    /// Bytes whose meaning only the reporter knows.
     Bytes,
     /// An event of a node.
     NodeEvent,
@@ -46,13 +46,14 @@ impl ListedKind {
 /// An entry of a list.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Listed<'a> {
-    /// What it is.
+    /// The kind of the entry.
     pub kind: ListedKind,
     /// The number of the list.
     pub list: u32,
-    /// Its number in the run of its writer. A gap: that many were lost. A smaller one: another run.
+    /// Its number in the run of its writer. A gap gives the number of lost entries; a smaller number than before means
+    /// another run.
     pub number: u64,
-    /// Who reported it; `None`: it was made of a report of INT.
+    /// The address of its reporter; `None` if the entry was made of an INT report.
     pub reporter: Option<IpAddr>,
     /// The entry.
     pub entry: &'a [u8],
@@ -75,7 +76,7 @@ impl<'a> Listed<'a> {
         out.extend_from_slice(self.entry);
     }
 
-    /// The entry in a record; `None` if that is something else, or of another version.
+    /// The entry in a record; `None` if the record is something else, or of another version.
     #[must_use]
     pub fn parse(record: &'a [u8]) -> Option<Self> {
         let (header, entry) = record.split_first_chunk::<HEADER_LEN>()?;

@@ -18,7 +18,7 @@ pub const NODE_EVENT_LEN: usize = 18;
 const IPV4: u8 = 0x40;
 const IPV6: u8 = 0x80;
 
-/// What happened at a node.
+/// The kind of an event of a node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum NodeEventKind {
     /// A packet was dropped; the value is the reason.
@@ -44,24 +44,24 @@ impl NodeEventKind {
 /// An event of a node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct NodeEvent {
-    /// What happened.
+    /// The kind.
     pub kind: NodeEventKind,
     /// The node.
     pub node: u32,
-    /// Where the packet went out.
+    /// The port that the packet left by.
     pub port: Option<u32>,
     /// The queue.
     pub queue: Option<u8>,
-    /// Its number: see the kind.
+    /// Its value: see the kind.
     pub value: Option<u32>,
-    /// Low half of the time when the packet came in, in the unit of the node.
+    /// Low half of the packet's arrival time at the node, in the unit of the node.
     pub time: Option<u32>,
     /// The flow of the packet.
     pub flow: Option<FiveTuple>,
 }
 
 impl NodeEvent {
-    /// Appends its bytes to `out`; without its flow if they would be more than `len_max`.
+    /// Appends its bytes to `out`, without the flow if they would be longer than `len_max`.
     pub fn emit(&self, len_max: usize, out: &mut Vec<u8>) {
         let key = self.flow.map(|flow| Key::flow(&flow));
         let is_short = |key: &Key| NODE_EVENT_LEN.saturating_add(key.bytes().len()) <= len_max;
@@ -83,7 +83,7 @@ impl NodeEvent {
         out.extend(key.iter().flat_map(Key::bytes));
     }
 
-    /// The event of an entry, which may be padded; `None` if it is none.
+    /// The event of an entry, which may be padded; `None` if the entry is not an event.
     #[must_use]
     pub fn parse(entry: &[u8]) -> Option<Self> {
         let (event, flow) = entry.split_first_chunk::<NODE_EVENT_LEN>()?;

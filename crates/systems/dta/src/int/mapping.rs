@@ -14,38 +14,38 @@ use crate::key::{FiveTuple, Key};
 use crate::protocol::Report;
 use crate::tally;
 
-/// What a mapper counts.
+/// The counters of a mapper.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct IntCounters {
     /// Datagrams.
     pub datagrams: u64,
-    /// Those that were not understood, or from some report on.
+    /// Datagrams that were not understood, entirely or from some report on.
     pub refused: u64,
     /// Individual reports.
     pub reports: u64,
-    /// Reports of packets whose INT-MD stack was not understood; the rest of them was.
+    /// Reports of packets whose INT-MD stack was not understood; the rest of the report was.
     pub bad_stacks: u64,
-    /// Reports of packets that have an INT-MD stack, by its headers, and not the mark of the table.
+    /// Reports of packets that have an INT-MD stack according to the headers, but not the mark of the table.
     pub unmarked_stacks: u64,
     /// DTA reports made of them.
     pub mapped: u64,
-    /// DTA reports not made, since what they need is not known: the node did not say it, or its place
-    /// on the path.
+    /// DTA reports that were not made, because the node did not report the fields that they need, or its place on the
+    /// path.
     pub incomplete: u64,
-    /// Datagrams that nodes sent and that did not come, by their sequence numbers.
+    /// Datagrams that nodes sent and that did not arrive, according to sequence numbers.
     pub missing: u64,
-    /// Datagrams whose number had come before, or was too old to be missed.
+    /// Datagrams whose number had arrived before, or was too old to count as missing.
     pub repeated: u64,
-    /// Sequence numbers that went on elsewhere: a node has started again, or somebody else uses its
-    /// name. What was lost at that moment is not known.
+    /// Jumps of sequence numbers: a node has restarted, or another sender uses its number. The number of datagrams lost
+    /// at that moment is not known.
     pub jumps: u64,
-    /// Datagrams of nodes whose numbers are not followed, since there are too many nodes.
+    /// Datagrams of nodes whose numbers are not followed, because there are too many nodes.
     pub not_followed: u64,
     /// Packets whose latencies were summed for the queries known ahead.
     pub summed: u64,
-    /// Events of those whose sum was above a threshold.
+    /// Events for packets whose sum was above a threshold.
     pub above: u64,
-    /// Those that may have been above one: a hop did not say its latency, or its report is missing.
+    /// Sums that may have been above a threshold: a hop did not report its latency, or its report is missing.
     pub undecided: u64,
 }
 
@@ -73,8 +73,8 @@ struct Seen<'a> {
 }
 
 impl Mapper {
-    /// A mapper by a table, for lists with entries of this length: an event that is longer with its
-    /// flow goes without it.
+    /// A mapper by a table, for lists with entries of this length. If an event with its flow is longer, it is stored
+    /// without its flow.
     #[must_use]
     pub fn new(table: Table, entry_len: usize) -> Self {
         Self {
@@ -103,8 +103,8 @@ impl Mapper {
         }
     }
 
-    /// Answers the queries known ahead for packets whose hops have not all reported since the last
-    /// time, and waits no longer for datagrams that were missing then: to be called every 100 ms or so.
+    /// Concludes the watches for packets whose hops have not all reported since the last call, and stops waiting for
+    /// datagrams that were missing then. To be called about every 100 ms.
     pub fn settle(&mut self, each: &mut dyn FnMut(&Report<'_>)) {
         self.sequences.settle();
         self.places.settle();
@@ -113,8 +113,8 @@ impl Mapper {
         }
     }
 
-    /// Forgets what it remembers of nodes and of packets whose hops have not all reported, and keeps
-    /// its counters: after a fault within [`Mapper::map`], which may have left a part of that undone.
+    /// Forgets the state of nodes, and of packets whose hops have not all reported, but keeps the counters. To be
+    /// called after a panic within [`Mapper::map`], which may have left this state incomplete.
     pub fn forget(&mut self) {
         self.sequences = Sequences::default();
         self.places.forget();
@@ -127,7 +127,7 @@ impl Mapper {
     ///
     /// # Errors
     ///
-    /// Why it, or the rest of it, was not understood; that is counted too.
+    /// Why the datagram, or the rest of it, was not understood; this is counted, too.
     pub fn map(&mut self, bytes: &[u8], each: &mut dyn FnMut(&Report<'_>)) -> Result<(), IntError> {
         tally::one(&mut self.counters.datagrams);
         let mapped = self.datagram(bytes, each);

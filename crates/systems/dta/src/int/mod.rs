@@ -18,30 +18,30 @@ mod watch;
 /// Why an INT datagram is not understood.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, thiserror::Error)]
 pub enum IntError {
-    /// Neither 1 nor 2.
+    /// The version is neither 1 nor 2.
     #[error("unknown version {0} of the format: versions 1 and 2 are known")]
     Version(u8),
-    /// Of 2016, with another header.
+    /// Version 0.5, of 2016, with another header.
     #[error(
         "Telemetry Report 0.5, which has another header format: configure the switches to send version 1.0 or 2.0"
     )]
     Version05,
-    /// A header or what it announces is longer than what is there.
+    /// A header, or the data that it announces, is longer than the datagram.
     #[error("it ends within {0}")]
     Truncated(&'static str),
-    /// A length does not fit the bits that say what is there.
+    /// A length does not fit the bitmap of the fields.
     #[error("{0} is too short for the fields that its bitmap announces")]
     Length(&'static str),
 }
 
-/// What a node says of a packet; `None` where it says nothing, or that it does not know (all ones).
+/// The metadata of a node for a packet; `None` for a field that the node does not report, or does not know (all ones).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Hop {
     /// The node.
     pub node: Option<u32>,
-    /// Where the packet came in: of level 1, or of level 2 if that is all there is.
+    /// The interface by which the packet came in: of level 1, or of level 2 if there is no other.
     pub ingress_interface: Option<u32>,
-    /// Where it went out.
+    /// The interface by which it went out.
     pub egress_interface: Option<u32>,
     /// Time within the node, in its unit (usually ns).
     pub hop_latency: Option<u32>,
@@ -49,9 +49,9 @@ pub struct Hop {
     pub queue: Option<u8>,
     /// Its occupancy, in the node's unit (24 bits).
     pub queue_occupancy: Option<u32>,
-    /// When the packet came in, in the node's unit.
+    /// Arrival time of the packet, in the node's unit.
     pub ingress_time: Option<u64>,
-    /// When it went out.
+    /// Departure time of the packet.
     pub egress_time: Option<u64>,
     /// Utilization of the egress port, in the node's unit.
     pub tx_utilization: Option<u32>,

@@ -20,21 +20,21 @@ const MAIN_LEN: usize = 8;
 /// 22 bits (2.0, §3.1).
 const SEQUENCE_MAX_V2: u32 = 0x3f_ffff;
 
-/// What a report says of one packet.
+/// The contents of a report about one packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Report<'a> {
     /// The packet was dropped.
     pub dropped: bool,
-    /// It met a congested queue.
+    /// The packet met a congested queue.
     pub congested: bool,
-    /// It is of a flow that is tracked.
+    /// The packet is of a tracked flow.
     pub tracked: bool,
     /// A transit node of INT-MD sent the report.
     pub intermediate: bool,
-    /// What the node says of it; its `node` is the group's.
+    /// The node's metadata for the packet; `node` is that of the group.
     pub hop: Hop,
-    /// Whether the node says anything of its own, so is a hop of the path; an INT sink at a host
-    /// passes on what others say.
+    /// Whether the report has metadata of the node itself, so that the node is a hop of the path. An INT sink at a host
+    /// only forwards the metadata of others.
     pub is_hop: bool,
     /// Start of the packet.
     pub packet: Option<(LinkType, &'a [u8])>,
@@ -44,19 +44,19 @@ pub struct Report<'a> {
 /// (§3.2 to 3.4).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Repr<'a> {
-    /// Number of the datagram, of its node: 22 bits of it are sent.
+    /// Sequence number of the datagram at its node: 22 bits of it are sent.
     pub sequence: u32,
     /// The node.
     pub node: u32,
     /// The packet met a congested queue.
     pub is_congested: bool,
-    /// Where the packet came in, and where it went out.
+    /// The interfaces by which the packet came in, and went out.
     pub interfaces: [u16; 2],
     /// Time within the node.
     pub hop_latency: u32,
     /// Occupancy of queue 0: 24 bits of it are sent.
     pub queue_occupancy: u32,
-    /// When the packet came in.
+    /// Arrival time of the packet.
     pub ingress_time: u64,
     /// Start of the packet, from IPv4 on: whole words of 4 bytes, 248 at most.
     pub packet: &'a [u8],
@@ -144,7 +144,7 @@ impl<'a> Packet<'a> {
         self.version
     }
 
-    /// Which part of the node sent it.
+    /// The hardware unit of the node that sent it.
     #[must_use]
     pub fn hw_id(&self) -> u8 {
         match self.version {
@@ -159,7 +159,7 @@ impl<'a> Packet<'a> {
         self.word(4)
     }
 
-    /// Number of the datagram, of this part of the node.
+    /// Sequence number of the datagram at this hardware unit of the node.
     #[must_use]
     pub fn sequence(&self) -> u32 {
         match self.version {
@@ -168,7 +168,7 @@ impl<'a> Packet<'a> {
         }
     }
 
-    /// The largest sequence number, after which 0 comes: all ones, 32 or 22 bits.
+    /// The largest sequence number, which 0 follows: all ones, 32 or 22 bits.
     #[must_use]
     pub fn sequence_max(&self) -> u32 {
         match self.version {

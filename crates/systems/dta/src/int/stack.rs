@@ -16,12 +16,12 @@ use strata_wire::{AddressFamily, Headers, LinkType, TunnelKey, dissect, ip_addr}
 use super::{Hop, IntError};
 use crate::key::FiveTuple;
 
-/// Hops that are read of a stack.
+/// Maximum number of hops that are read of a stack.
 pub const HOPS_MAX: usize = 64;
 const SHIM_LEN: usize = 4;
 
-/// How INT headers are recognised within packets: both are chosen by the operator. Without either, they are
-/// recognised by what they say.
+/// The marks by which INT headers are recognised within packets; the operator chooses both. Without marks, INT headers
+/// are recognised by their contents.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Marks {
     /// Destination port of UDP.
@@ -30,7 +30,7 @@ pub struct Marks {
     pub dscp: Option<u8>,
 }
 
-/// What the start of a packet says.
+/// The contents of the start of a packet.
 #[derive(Clone, Copy, Debug)]
 pub struct Inner<'a> {
     /// Its flow, as it was without INT.
@@ -39,7 +39,7 @@ pub struct Inner<'a> {
     pub ttl: u8,
     /// The stack of INT-MD.
     pub stack: Option<Stack<'a>>,
-    /// Whether it has a stack, by what its headers say, but not the mark of one; then that is not read.
+    /// Whether it has a stack according to the headers, but not the mark; then the stack is not read.
     pub is_unmarked: bool,
 }
 

@@ -144,7 +144,7 @@ enum Extends {
     Nothing,
 }
 
-/// Which INT reports become which DTA reports.
+/// The rules by which INT reports become DTA reports.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Table {
@@ -165,7 +165,7 @@ pub struct Table {
 /// Why a table is refused.
 #[derive(Debug, thiserror::Error)]
 pub enum TableError {
-    /// Not TOML, or not of this form; says the line.
+    /// Not TOML, or not a table of this form; the error names the line.
     #[error(transparent)]
     Toml(#[from] toml::de::Error),
     /// Entries that do not fit each other.
@@ -176,7 +176,7 @@ pub enum TableError {
         /// What is wrong and what to do.
         problem: &'static str,
     },
-    /// A query known ahead whose events cannot go where it says.
+    /// A watch whose events cannot go to the list that it names.
     #[error("watch {name:?}: {problem}")]
     Watch {
         /// Its name.
@@ -271,14 +271,13 @@ impl Table {
         Places::new(self.hop_from, self.first_ttl)
     }
 
-    /// The lists that it appends to, with the names of the reports that do, and whether these are
-    /// events.
+    /// The lists that reports append to, with the names of these reports, and whether the entries are events.
     pub fn lists(&self) -> impl Iterator<Item = (u32, &str, bool)> {
         let lists = self.report.iter();
         lists.filter_map(|rule| Some((rule.list?, rule.name.as_str(), rule.data == Data::Event)))
     }
 
-    /// The lists of its queries known ahead, with their names: events of flows.
+    /// The lists of its watches, with their names; the entries are events of flows.
     pub fn watched(&self) -> impl Iterator<Item = (u32, &str)> {
         self.watch.iter().map(|watch| (watch.list, &*watch.name))
     }

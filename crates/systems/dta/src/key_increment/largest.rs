@@ -49,14 +49,14 @@ pub struct Largest {
     more: Option<u64>,
 }
 
-/// A row as a table is continued.
+/// A row of a table that is to be continued.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Kept {
     /// The number of the row.
     pub row: usize,
     /// Its key.
     pub key: Key,
-    /// Where the first of the key's counters lies.
+    /// The position of the key's first counter.
     pub place: u64,
     /// The key's count.
     pub count: u64,
@@ -82,9 +82,8 @@ impl Largest {
         table
     }
 
-    /// Goes on with a table: its rows, and the largest count that a key without a row may have, if that
-    /// is known. Rows with a number that there is not, or with a number or a key that came before, are
-    /// left out.
+    /// Continues a table: its rows, and the largest count that a key without a row may have, if known. Rows with an
+    /// impossible number, and rows whose number or key was given before, are left out.
     ///
     /// # Panics
     ///
@@ -127,7 +126,7 @@ impl Largest {
         (self.floor, self.more) = (0, Some(0));
     }
 
-    /// A key with a larger count is to be offered.
+    /// Keys with a count above this are to be offered.
     #[inline(always)]
     #[must_use]
     pub fn floor(&self) -> u64 {
@@ -185,8 +184,8 @@ impl Largest {
         Some(row)
     }
 
-    /// Every counter was made smaller, once, in any order and while reports came in: `fade` says how
-    /// much is left of a count.
+    /// Adapts the counts after every counter was reduced once, in any order and while reports arrived; `fade` returns
+    /// the rest of a count.
     pub fn fade(&mut self, fade: impl Fn(u64) -> u64) {
         for row in self.rows.iter_mut().flatten() {
             // A count that was reported since the counters began to be made smaller may be right.
@@ -205,7 +204,7 @@ impl Largest {
         self.floor = fade(before);
     }
 
-    /// Counts the keys of all rows again, by `count`.
+    /// Replaces the counts of all rows' keys by those of `count`.
     pub fn recount(&mut self, mut count: impl FnMut(&Key) -> u64) {
         for row in self.rows.iter_mut().flatten() {
             row.count = count(&row.key);
@@ -213,7 +212,7 @@ impl Largest {
         }
     }
 
-    /// The most that may have been added for keys that were not offered.
+    /// Notes that at most `added` was added for keys that were not offered.
     pub fn overlook(&mut self, added: u64) {
         let before = self.without_row_max();
         self.more = before.map(|before| before.saturating_add(added));

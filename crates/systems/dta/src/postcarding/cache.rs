@@ -112,7 +112,7 @@ fn is_from_the_first(reported: u8) -> bool {
 /// Why a row is written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Why {
-    /// Its path is complete, or as long as is kept.
+    /// The path is complete, or has the maximum length.
     Complete,
     /// Another flow needs its place.
     Collided,
@@ -120,7 +120,7 @@ enum Why {
     Aged,
 }
 
-/// What a cache counts.
+/// The counters of a cache.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct CacheCounters {
     /// Postcards taken.
@@ -131,8 +131,7 @@ pub struct CacheCounters {
     pub collided: u64,
     /// Rows written early because nothing more came.
     pub aged: u64,
-    /// Postcards in the place of which a later one of the same hop came, before the row was
-    /// written.
+    /// Postcards that were replaced by a later one of the same hop before the row was written.
     pub superseded: u64,
     /// Postcards in rows.
     pub held: u64,
@@ -152,7 +151,7 @@ pub(crate) struct PutAll {
     pub(crate) value: u64,
 }
 
-/// The translator's cache of rows. Memory: 64 bytes a row, and 16 more if origins are kept.
+/// The translator's cache of rows. Memory per row: 64 bytes, and 16 more if origins are kept.
 #[derive(Debug)]
 pub struct Cache {
     store: Postcarding,
@@ -197,7 +196,7 @@ impl Cache {
         }
     }
 
-    /// The dictionary of this collector holds these values, and no others.
+    /// Continues the dictionary of this collector, which holds these values and no others.
     pub fn continue_values(&mut self, collector: usize, values: impl IntoIterator<Item = u32>) {
         if self.known.len() <= collector {
             self.known
@@ -241,7 +240,7 @@ impl Cache {
         Ok(())
     }
 
-    /// What it has counted.
+    /// Its counters.
     #[must_use]
     pub fn counters(&self) -> CacheCounters {
         let counters = self.counters;
@@ -280,7 +279,7 @@ impl Cache {
         self.store = store;
     }
 
-    /// Writes that a row becomes.
+    /// The number of writes for a row.
     #[inline]
     #[must_use]
     pub fn copies(&self) -> usize {
@@ -299,7 +298,7 @@ impl Cache {
         strata_wire::prefetch(&self.rows, key.row(self.rows.len()));
     }
 
-    /// The key whose row a postcard of `key` would push out.
+    /// The key whose row a postcard of `key` would evict.
     #[must_use]
     pub fn victim(&self, key: KeyHash) -> Option<KeyHash> {
         let row = &self.rows[key.row(self.rows.len())];
@@ -477,8 +476,8 @@ impl Cache {
         done
     }
 
-    /// Writes rows whose first postcard came before `before_ns`, of the next `rows_max` rows, as
-    /// long as there is room. Called often enough, it comes round.
+    /// Writes the rows whose first postcard arrived before `before_ns`, of the next `rows_max` rows, as long as there
+    /// is room. Repeated calls go through all rows in turn.
     pub fn expire<S: Sink>(&mut self, before_ns: u64, rows_max: usize, sinks: &mut [S]) {
         for _ in 0..rows_max.min(self.rows.len()) {
             let row = &self.rows[self.hand];

@@ -17,15 +17,15 @@ pub use refusal::{Refusal, Refusals};
 pub const UDP_PORT: u16 = 40_040;
 /// UDP port, at the reporter, of negative acknowledgements.
 pub const NACK_PORT: u16 = 40_044;
-/// Bytes of a key at most: source, destination, ports and protocol of IPv6 take 37.
+/// Maximum bytes of a key: source, destination, ports and protocol of IPv6 take 37.
 pub const KEY_LEN_MAX: usize = 40;
-/// Bytes of data at most.
+/// Maximum bytes of data.
 pub const DATA_LEN_MAX: usize = 64;
 
-/// What a reporter asks for in addition to the operation itself.
+/// Requests of a reporter in addition to the operation itself.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Flags {
-    /// Bit 7: somebody waits for this report: tell the collector's CPU (paper §7).
+    /// Bit 7: a client waits for this report: notify the collector's CPU (paper §7).
     pub immediate: bool,
     /// Bit 6: the reporter keeps the report, and sends it again after a negative
     /// acknowledgement.
@@ -33,7 +33,7 @@ pub struct Flags {
 }
 
 impl Flags {
-    /// Those of a report that somebody may wait for if it is an event, an entry of a list.
+    /// The flags of a report: immediate if the report is an event, that is, an entry of a list.
     #[must_use]
     pub fn of_event(report: &Report<'_>) -> Self {
         Self {
@@ -42,7 +42,7 @@ impl Flags {
         }
     }
 
-    /// Those of a byte; the reserved bits are ignored.
+    /// The flags in a byte; the reserved bits are ignored.
     #[inline]
     #[must_use]
     pub fn from_byte(byte: u8) -> Self {
@@ -62,13 +62,13 @@ impl Flags {
 /// The four operations that a report can ask for.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Primitive {
-    /// Puts a value where its key says.
+    /// Writes a value at the places of its key.
     KeyWrite,
     /// Puts an entry at the end of a list.
     Append,
     /// Adds to the counters of a key.
     KeyIncrement,
-    /// Says what one hop of a path saw of a flow.
+    /// Reports the value of one hop of a flow's path.
     Postcard,
 }
 
@@ -132,7 +132,7 @@ pub enum Report<'a> {
 }
 
 impl Report<'_> {
-    /// Which primitive it is of.
+    /// Its primitive.
     #[must_use]
     pub fn primitive(&self) -> Primitive {
         match self {
@@ -147,7 +147,7 @@ impl Report<'_> {
 /// A datagram that is whole and of a known kind.
 #[derive(Clone, Copy, Debug)]
 pub enum Datagram<'a> {
-    /// As the published programs send it.
+    /// A datagram as the published programs send it.
     Published(published::Packet<'a>),
     /// Version 2.
     Packed(packed::Packet<'a>),

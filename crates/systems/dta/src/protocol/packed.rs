@@ -51,8 +51,8 @@ pub fn is_packed(datagram: &[u8]) -> bool {
         .is_some_and(|&opcode| primitive(opcode).is_some())
 }
 
-/// How many reports a datagram of this version says that it holds, which nothing else was checked of; `None` if
-/// it is of another version, or ends before.
+/// The number of reports in the header of a datagram of this version, of which nothing else was checked; `None` if the
+/// datagram is of another version, or too short.
 #[inline]
 #[must_use]
 pub fn stated_count(datagram: &[u8]) -> Option<u16> {
@@ -139,7 +139,7 @@ impl<'a> Packet<'a> {
         Ok(packet)
     }
 
-    /// Which primitive its reports are of.
+    /// The primitive of its reports.
     #[inline]
     #[must_use]
     pub fn primitive(&self) -> Primitive {
@@ -167,14 +167,14 @@ impl<'a> Packet<'a> {
         held32(self.bytes, SEQUENCE)
     }
 
-    /// When its first report was made, ns since 1970.
+    /// Time of its first report, ns since 1970.
     #[inline]
     #[must_use]
     pub fn time_ns(&self) -> u64 {
         held64(self.bytes, TIME)
     }
 
-    /// Which life of the reporter the sequence number is of.
+    /// The reporter's session, in which the sequence number counts.
     #[inline]
     #[must_use]
     pub fn session(&self) -> u8 {
@@ -259,16 +259,16 @@ pub(crate) fn postcard(rest: &[u8]) -> (u8, Option<u8>, u32) {
     (rest[0], path_len, held32(rest, 2))
 }
 
-/// What the header of a datagram says, to be written; its reports follow one by one.
+/// The header of a datagram to be written; its reports follow one by one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Repr {
-    /// What the reports are.
+    /// The primitive of the reports.
     pub primitive: Primitive,
     /// Flags.
     pub flags: Flags,
     /// Number of the first report.
     pub sequence: u32,
-    /// When it was made, ns since 1970.
+    /// Time of the first report, ns since 1970.
     pub time_ns: u64,
     /// Bytes of a key; 0 for Append.
     pub key_len: u8,
@@ -276,7 +276,7 @@ pub struct Repr {
     pub data_len: u8,
     /// Copies to be stored; 0 for Append and Postcard.
     pub redundancy: u8,
-    /// Which life of the reporter this is.
+    /// The reporter's session: another number after each restart.
     pub session: u8,
 }
 

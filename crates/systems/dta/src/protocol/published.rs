@@ -14,7 +14,7 @@
 
 use super::{DATA_LEN_MAX, Flags, Primitive, Refusal, Report, held32, held64};
 
-/// Which base header a datagram has.
+/// The form of a datagram's base header.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Form {
     /// 2 bytes: opcode, flags.
@@ -108,13 +108,13 @@ impl<'a> Packet<'a> {
         })
     }
 
-    /// Which base header it has.
+    /// The form of its base header.
     #[must_use]
     pub fn form(&self) -> Form {
         self.form
     }
 
-    /// Which primitive it is of.
+    /// Its primitive.
     #[inline]
     #[must_use]
     pub fn primitive(&self) -> Primitive {
@@ -139,7 +139,7 @@ impl<'a> Packet<'a> {
         Flags::from_byte(self.bytes[self.form.header_len().wrapping_sub(1)])
     }
 
-    /// What it reports.
+    /// Its report.
     ///
     /// # Errors
     ///
@@ -172,8 +172,8 @@ impl<'a> Packet<'a> {
     }
 }
 
-/// What a datagram says, to be read and written. With a sequence number it has the generators'
-/// form, without one the switches'.
+/// The contents of a datagram, to be read and written. With a sequence number it has the generators' form, without one
+/// the switches'.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Repr<'a> {
     /// Sequence number.

@@ -4,7 +4,7 @@ use strata_wire::Summed;
 
 use crate::tally;
 
-/// Why something was refused. What it was refused for is not stored, and is counted.
+/// Why a datagram or a report was refused. It is counted, and not stored.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, thiserror::Error)]
 #[repr(u8)]
 pub enum Refusal {
@@ -38,8 +38,8 @@ pub enum Refusal {
     /// A value of a hop that readers could not decode: the dictionary of such values is full.
     #[error("the dictionary of large values that hops report is full")]
     Value,
-    /// The sender is not one of the allowed reporters, or there is no room for one more.
-    #[error("the sender is not an allowed reporter, or there are too many reporters")]
+    /// The sender is not one of the allowed reporters.
+    #[error("the sender is not an allowed reporter")]
     Reporter,
     /// The primitive is not served.
     #[error("the collector has no memory for this primitive")]
@@ -47,7 +47,7 @@ pub enum Refusal {
     /// Numbered reports that came before, or so late that they are no longer awaited.
     #[error("the reports are duplicates")]
     Duplicate,
-    /// Taking them ended in a fault of this program.
+    /// Processing the datagram caused a panic of this program.
     #[error("a fault of this program")]
     Fault,
 }
@@ -72,7 +72,7 @@ impl Refusal {
     ];
 }
 
-/// How much was refused, by reason.
+/// The numbers of refusals, by reason.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Refusals([u64; Refusal::ALL.len()]);
 
@@ -82,13 +82,13 @@ impl Refusals {
         tally::add(&mut self.0[reason as usize], count);
     }
 
-    /// How many for one reason.
+    /// The number for one reason.
     #[must_use]
     pub fn get(&self, reason: Refusal) -> u64 {
         self.0[reason as usize]
     }
 
-    /// How many in all.
+    /// The total number.
     #[must_use]
     pub fn total(&self) -> u64 {
         self.0.iter().sum()

@@ -27,19 +27,19 @@ const LEN_KNOWN: u8 = 0x80;
     reason = "three bits that do not depend on each other"
 )]
 pub struct Extent {
-    /// Hops of the path: all of them, or those that are known to exist.
+    /// Number of the path's hops: of all hops, or of those that are known to exist.
     pub hops: u8,
-    /// Whether these are all. A node that reports for itself alone does not know that.
+    /// Whether this is the number of all hops. A node that reports only for itself does not know it.
     pub is_len_known: bool,
-    /// Whether the hops may be those of different packets of the flow, on different ways perhaps.
+    /// Whether the hops may be those of different packets of the flow, perhaps on different paths.
     pub is_mixed: bool,
-    /// Whether one hop was reported with several values within the time that a packet's reports take:
-    /// reports do not say which hop they are of, or packets take several ways.
+    /// Whether one hop was reported with several values within the time that a packet's reports take: reports do not
+    /// name their hop, or packets take several paths.
     pub is_contradicted: bool,
 }
 
 impl Extent {
-    /// Of a path with this number of hops at least.
+    /// The extent of a path with at least this number of hops.
     #[must_use]
     #[inline(always)]
     pub fn at_least(hops: u8) -> Self {
@@ -49,7 +49,7 @@ impl Extent {
         }
     }
 
-    /// Of a path with this number of hops.
+    /// The extent of a path with this number of hops.
     #[must_use]
     #[inline(always)]
     pub fn known(hops: u8) -> Self {
@@ -92,7 +92,7 @@ impl Extent {
     }
 }
 
-/// How a chunk is put together with the one in its place, if that is of the same key.
+/// The rule for merging a chunk with the one in its place, if that is of the same key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Merge {
     /// A bit for each slot of 4 bytes that is known, that of the extent included.

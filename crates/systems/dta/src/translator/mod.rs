@@ -68,7 +68,7 @@ impl From<Refusal> for NotTaken {
     }
 }
 
-/// The translator. Memory is fixed at start: cache, a batch per list, 1.5 KiB per reporter at most.
+/// The translator. Its memory is fixed at the start: the cache, a batch per list, and at most 1.5 KiB per reporter.
 #[derive(Debug)]
 pub struct Translator {
     options: Options,
@@ -79,7 +79,7 @@ pub struct Translator {
     by_address: HashMap<SocketAddr, Origin>,
     by_port: HashMap<IpAddr, u8>,
     reporters: Vec<Reporter>,
-    /// Datagrams of senders that are not listened to.
+    /// Datagrams of senders that are not allowed reporters.
     strangers: u64,
 }
 
@@ -113,15 +113,14 @@ impl Translator {
         }
     }
 
-    /// The number of a reporter; `None` if it is not listened to.
+    /// The number of a reporter; `None` if the reporter is not allowed.
     pub fn reporter(&mut self, address: IpAddr) -> Option<Origin> {
         self.reporter_at(SocketAddr::new(address, 0))
     }
 
-    /// The number of a reporter that has its port for itself, as those of version 2 do: several at
-    /// one address number their reports each. After 16 ports of an address, further ones are taken
-    /// for one reporter whose numbers are not followed, so that forged ports cannot fill the table.
-    /// `None` if it is not listened to.
+    /// The number of a reporter with a port of its own, as in version 2, where several reporters at one address number
+    /// their reports separately. After 16 ports of an address, further ports count as one reporter whose numbers are
+    /// not followed, so that forged ports cannot fill the table. `None` if the reporter is not allowed.
     pub fn reporter_at(&mut self, source: SocketAddr) -> Option<Origin> {
         if let Some(&origin) = self.by_address.get(&source) {
             return Some(origin);
@@ -166,24 +165,23 @@ impl Translator {
         Some(Origin(number))
     }
 
-    /// What was counted of a reporter.
+    /// The counters of a reporter.
     ///
     /// # Panics
     ///
-    /// If there is no such one.
+    /// If there is no such reporter.
     #[must_use]
     pub fn counters(&self, origin: Origin) -> ReporterCounters {
         self.reporters[usize::from(origin.0)].counters
     }
 
-    /// All reporters with their counters, by address; one with several ports comes several times.
+    /// All reporters with their counters, by address; a reporter with several ports is listed several times.
     pub fn reporters(&self) -> impl Iterator<Item = (IpAddr, ReporterCounters)> + '_ {
         self.sources()
             .map(|(source, counters)| (source.ip(), counters))
     }
 
-    /// All reporters with their counters. Port 0 stands for those that do not have their ports for
-    /// themselves.
+    /// All reporters with their counters. Port 0 stands for reporters without a port of their own.
     pub fn sources(&self) -> impl Iterator<Item = (SocketAddr, ReporterCounters)> + '_ {
         let counters = |origin: &Origin| self.reporters[usize::from(origin.0)].counters;
         self.by_address
@@ -197,18 +195,18 @@ impl Translator {
         each.map(|(&source, &origin)| (source, origin))
     }
 
-    /// Counts a datagram of a sender that is not listened to.
+    /// Counts a datagram of a sender that is not an allowed reporter.
     pub fn refuse_stranger(&mut self) {
         tally::one(&mut self.strangers);
     }
 
-    /// Datagrams of senders that are not listened to.
+    /// Datagrams of senders that are not allowed reporters.
     #[must_use]
     pub fn strangers(&self) -> u64 {
         self.strangers
     }
 
-    /// The dictionary of this collector holds these values that hops report, and no others.
+    /// Continues the dictionary of this collector, which holds these values of hops and no others.
     pub fn continue_values(&mut self, collector: usize, values: impl IntoIterator<Item = u32>) {
         if let Some(cache) = &mut self.cache {
             cache.continue_values(collector, values);
@@ -516,8 +514,8 @@ impl Translator {
         }
     }
 
-    /// Values, counters and paths go to these stores from now on: those of another
-    /// [generation](crate::generations). Paths that are not complete go there too, once they are.
+    /// Sends values, counters and paths to these stores from now on: those of another [generation](crate::generations).
+    /// Paths that are incomplete now go there, too, once they are complete.
     ///
     /// # Panics
     ///
@@ -537,8 +535,8 @@ impl Translator {
         }
     }
 
-    /// Lets time pass: what waits for too long is written, as far as there is room and the rate
-    /// allows. To be called some hundred times within `age_ns_max`.
+    /// Advances the time: rows and batches that have waited for too long are written, as far as there is room and the
+    /// rate allows. To be called some hundred times within `age_ns_max`.
     pub fn tick<S: Sink>(&mut self, now_ns: u64, sinks: &mut [S]) {
         if let Some(limit) = &mut self.limit
             && !limit.has_room(now_ns)
@@ -553,7 +551,7 @@ impl Translator {
         self.write_older(before_ns, LOOKED_AT.max(rows >> 5), sinks);
     }
 
-    /// Writes all that waits, as far as there is room: at the end.
+    /// Writes all waiting rows and batches, as far as there is room. To be called at the end.
     pub fn finish<S: Sink>(&mut self, sinks: &mut [S]) {
         self.write_older(u64::MAX, usize::MAX, sinks);
     }

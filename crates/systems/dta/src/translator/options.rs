@@ -9,21 +9,21 @@ use crate::key_increment::KeyIncrement;
 use crate::key_write::KeyWrite;
 use crate::postcarding::{CACHE_ROWS, Postcarding};
 
-/// How many operations may be requested.
+/// The limit on requested operations.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Rate {
-    /// In a second.
+    /// Operations per second.
     pub operations_per_second: u32,
-    /// At once, after fewer were requested.
+    /// Operations at once, after a time with fewer requests.
     pub burst: u32,
 }
 
-/// What a translator serves. All collectors have the same stores at the same places.
+/// The options of a translator. All collectors have the same stores at the same places.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Number of collectors: keys are spread over them by hash, lists in turn.
     pub collectors: usize,
-    /// The hasher that the collectors know too.
+    /// The hasher, which collectors also use.
     pub hasher: KeyHasher,
     /// Key-Write.
     pub key_write: Option<KeyWrite>,
@@ -35,14 +35,14 @@ pub struct Options {
     pub append: Option<Append>,
     /// Key-Increment.
     pub key_increment: Option<KeyIncrement>,
-    /// Postcards and entries wait at most about this long.
+    /// Approximate maximum time that postcards and entries wait.
     pub age_ns_max: u64,
-    /// No more operations than this.
+    /// The limit on operations, if any.
     pub rate: Option<Rate>,
-    /// Reporters that are listened to; anyone, if there is no such list.
+    /// Allowed reporters; `None`: all reporters are allowed.
     pub allowed: Option<BTreeSet<IpAddr>>,
-    /// Reporters at most. The last one is [`OTHERS`](super::OTHERS): all for which there is no place, whose numbers
-    /// are not followed.
+    /// Maximum number of reporters. The last one is [`OTHERS`](super::OTHERS): all further reporters together, whose
+    /// numbers are not followed.
     pub reporters_max: u16,
 }
 

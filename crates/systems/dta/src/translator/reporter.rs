@@ -10,41 +10,41 @@ use crate::tally;
 use super::sequence::Sequence;
 
 summed! {
-    /// What is counted of a reporter, in reports unless it says otherwise.
+    /// Counters of a reporter, in reports unless stated otherwise.
     #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
     pub struct ReporterCounters {
         /// Datagrams.
         pub datagrams: u64,
-        /// Datagrams that were refused whole, since what they hold cannot be told.
+        /// Datagrams that were refused whole, because their contents are not known.
         pub refused_datagrams: Refusals,
-        /// Reports in the others.
+        /// Reports in the other datagrams.
         pub reports: u64,
-        /// Those that became operations, or will.
+        /// Reports that became operations, or will.
         pub accepted: u64,
-        /// Of the accepted ones, postcards in the place of which a later one of the same hop came.
+        /// Accepted postcards that were replaced by a later one of the same hop.
         pub superseded: u64,
-        /// Refused.
+        /// Reports that were refused.
         pub refused: Refusals,
-        /// Dropped because of the rate limit.
+        /// Reports dropped because of the rate limit.
         pub dropped_by_rate: u64,
-        /// Dropped because the collector's connection had no room.
+        /// Reports dropped because too many operations waited for the collector's connection.
         pub dropped_without_room: u64,
-        /// Dropped because their collector is gone.
+        /// Reports dropped because their collector is not connected.
         pub dropped_without_collector: u64,
-        /// Of the dropped ones, those that the translator asked the reporter to send again.
+        /// Dropped reports that the translator asked the reporter to send again.
         pub nacked: u64,
-        /// Reports that came again because of that.
+        /// Reports that arrived again because of that.
         pub again: u64,
-        /// Numbered reports that have not come (yet).
+        /// Numbered reports that have not arrived (yet).
         pub missing: u64,
-        /// How often its numbers went on elsewhere, further than reports are lost: what was lost then is
-        /// not known, and not in `missing`.
+        /// Jumps of its numbers that are too large to be lost reports. The number of reports lost at a jump is not
+        /// known, and not in `missing`.
         pub jumps: u64,
     }
 }
 
 impl ReporterCounters {
-    /// Dropped, for any reason.
+    /// Dropped reports, for any reason.
     #[must_use]
     pub fn dropped(&self) -> u64 {
         let mut dropped = self.dropped_by_rate;
@@ -77,5 +77,5 @@ pub(super) struct Reporter {
     pub(super) is_several: bool,
 }
 
-/// All reporters for which there is no place.
+/// The address that stands for all reporters beyond the maximum number.
 pub const OTHERS: SocketAddr = SocketAddr::new(IpAddr::V6(Ipv6Addr::UNSPECIFIED), 0);

@@ -6,8 +6,8 @@ use super::{Header, Invalid, fast_read, head, other, read};
 use crate::bits::Reader;
 use crate::datagram::{Datagram, FormatError, HEADER_LEN, Kind, LEN_MAX};
 
-/// Reads datagrams of any source: nothing is kept from one to the next. Takes some 50 KiB and twice
-/// the length of a datagram.
+/// Reads datagrams of any source: nothing is kept from one to the next. Takes about 50 KiB and twice the length of a
+/// datagram.
 #[derive(Debug)]
 pub struct HeaderReader {
     model: Model,
@@ -38,13 +38,11 @@ impl HeaderReader {
         }
     }
 
-    /// Calls `take` with each packet's number and header; returns what the datagram says about
-    /// itself.
+    /// Calls `take` with each packet's number and header; returns the datagram's header.
     ///
     /// # Errors
     ///
-    /// If the datagram is not one of ours, or from the first record on that cannot be; those before
-    /// it were taken.
+    /// If the bytes are not a valid datagram, or at the first invalid record; the records before it were taken.
     pub fn read(
         &mut self,
         bytes: &[u8],

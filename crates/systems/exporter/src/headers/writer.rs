@@ -14,8 +14,7 @@ use crate::datagram::{Datagram, HEADER_LEN, Kind, LEN_MAX, LEN_MIN, Numbered, So
 /// Zeros that fill up a datagram at most: more than nearly all headers take.
 const FILL_MAX: usize = 64;
 
-/// Compresses the headers of one interface into datagrams of a given size. Takes some 50 KiB, and
-/// nothing more whatever the packets.
+/// Compresses the headers of one interface into datagrams of a given size. Takes about 50 KiB, with any packets.
 #[derive(Debug)]
 pub struct HeaderWriter {
     room: usize,
@@ -58,7 +57,7 @@ impl HeaderWriter {
         }
     }
 
-    /// Limits the bytes of datagrams from now on: the path's MTU has changed. Sends what waits.
+    /// Limits the bytes of datagrams from now on: the path's MTU has changed. Sends the waiting headers.
     ///
     /// # Panics
     ///
@@ -89,7 +88,7 @@ impl HeaderWriter {
         self.datagram.number
     }
 
-    /// What was sent so far: without what waits in a datagram that is not full yet.
+    /// The numbers of what was sent so far, without the headers that wait in a partly filled datagram.
     #[must_use]
     pub fn numbered(&self) -> Numbered {
         Numbered {
@@ -98,7 +97,7 @@ impl HeaderWriter {
         }
     }
 
-    /// How many packets wait in a datagram that is not full yet.
+    /// The number of packets that wait in a partly filled datagram.
     #[must_use]
     pub fn waiting(&self) -> u16 {
         self.datagram.packets
@@ -108,8 +107,7 @@ impl HeaderWriter {
     ///
     /// # Errors
     ///
-    /// If no datagram of this size holds it. It has a number all the same, so that the reader
-    /// counts it as lost.
+    /// If it does not fit into a datagram of this size. It still gets a number, so that the reader counts it as lost.
     #[inline]
     pub fn put(&mut self, header: &Header<'_>, mut send: impl FnMut(&[u8])) -> Result<(), TooLong> {
         if self.datagram.packets > 0 {
@@ -136,15 +134,15 @@ impl HeaderWriter {
         self.packets_before = self.packets_before.wrapping_add(packets);
     }
 
-    /// Sends what waits.
+    /// Sends the waiting headers.
     pub fn finish(&mut self, send: impl FnMut(&[u8])) {
         if self.datagram.packets > 0 {
             self.send(0, send);
         }
     }
 
-    /// Sends what waits, and a datagram without packets, whose numbers say how many there were: so
-    /// the last ones are counted too if they are lost.
+    /// Sends the waiting headers, and a datagram without packets, whose numbers give the totals, so that the last
+    /// packets are counted, too, if they are lost.
     pub fn end(&mut self, mut send: impl FnMut(&[u8])) {
         self.finish(&mut send);
         self.datagram.first_packet = self.packets_before;

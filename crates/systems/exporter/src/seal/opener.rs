@@ -21,22 +21,22 @@ const IDENTITIES_MAX: usize = 4096;
 const WINDOW: u64 = 1024;
 const WORDS: usize = 16;
 
-/// Why a datagram is not taken.
+/// Why a datagram is not accepted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum SealError {
-    /// It is not sealed, or cut.
+    /// The datagram is not sealed, or cut.
     #[error("not encrypted")]
     Clear,
-    /// None of the keys is what it says.
+    /// The key that the datagram names is not known.
     #[error("encrypted with a key that is not known")]
     NoKey,
-    /// No owner of that key has sent it as it is.
+    /// The datagram was not sent in this form by an owner of the key.
     #[error("forged, or damaged")]
     Forged,
-    /// It is not of now.
+    /// The datagram's time differs too much from the clock.
     #[error("sent more than {AGE_MAX} s ago, or in the future: are the clocks right?")]
     Old,
-    /// It was taken already, or is too late to know.
+    /// The datagram was accepted before, or arrived too late to tell.
     #[error("sent again")]
     Repeated,
     /// There are too many identities.
@@ -124,7 +124,7 @@ impl fmt::Debug for Opener {
 }
 
 impl Opener {
-    /// With these keys.
+    /// An opener with these keys.
     #[must_use]
     pub fn new(keys: SealKeys) -> Self {
         Self {
@@ -134,7 +134,7 @@ impl Opener {
         }
     }
 
-    /// Uses other keys from now on. Runs with a key that is gone are refused.
+    /// Uses other keys from now on. Runs with a removed key are refused.
     pub fn use_keys(&mut self, keys: SealKeys) {
         for (number, identity) in &mut self.identities {
             let (good, gone): (Vec<Run>, Vec<Run>) = std::mem::take(&mut identity.runs)
@@ -151,7 +151,8 @@ impl Opener {
     ///
     /// # Errors
     ///
-    /// If it is not sealed, by somebody without a key, changed on the way, not of now, or came already.
+    /// If it is not sealed, sealed without a known key, changed in transit, too old or from the future, or a
+    /// repetition.
     pub fn open(&mut self, sealed: &[u8], now: u32) -> Result<&[u8], SealError> {
         if sealed.len() < SEALED_MORE + datagram::HEADER_LEN {
             return Err(SealError::Clear);

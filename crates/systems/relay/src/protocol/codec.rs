@@ -146,12 +146,11 @@ impl Message {
         out[start + 8..start + 12].copy_from_slice(&crc.to_le_bytes());
     }
 
-    /// Parses the first message in `bytes`, and how many bytes it takes; `None` if it is
-    /// incomplete.
+    /// Parses the first message in `bytes`; returns it with its length in bytes, or `None` if it is incomplete.
     ///
     /// # Errors
     ///
-    /// What is wrong with it; what follows cannot be parsed either.
+    /// The problem with the message; the bytes after it cannot be parsed, either.
     pub fn parse(bytes: &[u8]) -> Result<Option<(Self, usize)>, String> {
         let Some(header) = Header::parse(bytes) else {
             return Ok(None);

@@ -108,18 +108,18 @@ pub struct Begin {
     pub first_block: u64,
     /// Sequence number of the first packet.
     pub first_seq: u64,
-    /// Every packet before this one is known to be stored, or given up: the relay says what it has of
-    /// those from here on.
+    /// Every packet before this one is known to be stored, or given up: the welcome reports the stored packets from
+    /// here on.
     pub unconfirmed_seq: u64,
-    /// Whether those from there on can be sent again, without gaps in their numbers. Then the first packet is
-    /// the one after those that the relay has ([`Stored::next_seq`]).
+    /// Whether the packets from there on can be sent again, without gaps in their numbers. Then the first packet is the
+    /// one after those that the relay has stored ([`Stored::next_seq`]).
     pub resends: bool,
     /// The transport of its packets.
     pub path: HelloPath,
 }
 
 impl Begin {
-    /// Fails if a field is longer than allowed: what the relay keeps of a recording is bounded.
+    /// Fails if a field is longer than allowed: the relay's memory for a recording is bounded.
     ///
     /// # Errors
     ///
@@ -213,24 +213,24 @@ pub struct Welcome {
     pub block_stride: usize,
     /// Number of blocks, filled in turn.
     pub blocks: usize,
-    /// What its log has of the packets that the switch does not know to be stored.
+    /// The stored packets, of those that the switch does not know to be stored.
     pub stored: Stored,
-    /// Where they are.
+    /// The path to the blocks.
     pub path: WelcomePath,
 }
 
-/// What a relay's log has of a worker's packets, from [`Begin::unconfirmed_seq`] on.
+/// The packets of a worker in a relay's log, from [`Begin::unconfirmed_seq`] on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Stored {
-    /// One more than the number of the last one; the number asked about, without one.
+    /// The number of the last stored packet plus one; [`Begin::unconfirmed_seq`] if there is none.
     pub next_seq: u64,
-    /// Packets that are there whole.
+    /// Packets that are stored whole.
     pub packets: u64,
     /// Their bytes on the wire.
     pub wire_bytes: u64,
     /// Their bytes that were kept.
     pub logged_bytes: u64,
-    /// Those that were cut, by [`CutWhere`](strata_wire::CutWhere).
+    /// Their bytes that were cut, by [`CutWhere`](strata_wire::CutWhere).
     pub cut_bytes: [u64; 3],
 }
 
@@ -303,7 +303,7 @@ pub struct BlockFull {
     pub end_psn: u32,
     /// Sequence number of its first packet.
     pub first_seq: u64,
-    /// One more than that of its last.
+    /// Sequence number of its last packet plus one.
     pub next_seq: u64,
     /// Packets.
     pub packets: u64,
@@ -355,8 +355,8 @@ impl End {
     }
 }
 
-/// What a relay asks its switches to give up while its disk is short of something; nothing once
-/// that is over.
+/// The degradation that a relay requests from its switches while its disk is short of space or too slow; no degradation
+/// once the shortage is over.
 #[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Shortage {
     /// Cut payloads.

@@ -29,9 +29,9 @@ pub trait Arrivals {
 /// A block of the relay's memory by its index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// Which of the switch's blocks.
+    /// The block's index among those of the switch.
     pub index: usize,
-    /// Whether no writer has it; the responder's blocks track that themselves.
+    /// Whether no writer has the block; the responder's blocks track this themselves.
     pub is_free: bool,
 }
 
@@ -60,7 +60,7 @@ pub enum Action {
 /// Definitions for a writer.
 #[derive(Debug)]
 pub struct Define {
-    /// Their job; done at once without any.
+    /// Their job; it is done at once if there are no definitions.
     pub job: u64,
     /// Definitions to write before the block, as sent by the switch.
     pub definitions: Vec<u8>,
@@ -93,9 +93,9 @@ pub struct Counts {
 /// The layout of a session's blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Blocks {
-    /// Bytes of one.
+    /// Bytes of a block.
     pub bytes: usize,
-    /// How many.
+    /// The number of blocks.
     pub count: usize,
 }
 

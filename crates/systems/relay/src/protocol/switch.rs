@@ -54,22 +54,22 @@ pub struct LinkReport {
     pub bytes: u64,
     /// Blocks on the relay's disk.
     pub blocks: u64,
-    /// How often the relay was lost.
+    /// The number of times that the relay was lost.
     pub disconnections: u64,
     /// Packets not known to be on the relay's disk.
     pub lost: BlockCounters,
-    /// Of these, packets that the relay may have: it was lost before it said so, and did not come back.
+    /// Of these, packets that the relay may have: it was lost before it confirmed them, and did not come back.
     pub unknown_packets: u64,
-    /// Packets that the relay had on disk before it was lost, as it said when it was there again.
+    /// Packets that the relay had on disk before it was lost, as it reported when it was back.
     pub found: BlockCounters,
     /// Packets that were sent again after it was lost.
     pub again_packets: u64,
-    /// Segments of blocks on the relay's disk, and how many of them did not arrive, as the relay has counted
+    /// Segments of blocks on the relay's disk, and the number of segments that did not arrive, as the relay counts them
     /// on unreliable connections.
     pub segments_stored: u64,
     /// See [`LinkReport::segments_stored`].
     pub segments_missing: u64,
-    /// Of all connections.
+    /// The counters of all connections.
     pub rdma: RequesterCounters,
     /// Problems, in plain English.
     pub problems: Vec<String>,
@@ -108,12 +108,12 @@ pub enum Search {
 pub struct SwitchOptions {
     /// A block open for this many ns is sent to disk even if it is not full.
     pub flush_interval_ns: u64,
-    /// How long to wait for a lost relay once there is nothing more to record, or it reads files; ns.
+    /// The time to wait for a lost relay once there is nothing more to record, or while files are read; ns.
     pub patience_ns: u64,
-    /// Whether it reads files: then what it records can wait for the relay.
+    /// Whether it reads files: then its packets can wait for the relay.
     pub reads_files: bool,
-    /// Whether it keeps what it sends until the relay has confirmed it, to send it again after the relay was
-    /// lost. Packet numbers must have no gaps: a worker that reads files has none.
+    /// Whether it keeps packets until the relay has confirmed them, to send them again after the relay was lost. Packet
+    /// numbers must have no gaps: those of a worker that reads files have none.
     pub resends: bool,
 }
 
@@ -216,7 +216,7 @@ impl Switch {
         &self.report
     }
 
-    /// What the relay currently asks to be given up: nothing without a connection.
+    /// The degradation that the relay currently requests; none without a connection.
     #[must_use]
     pub fn shortage(&self) -> &Shortage {
         &self.shortage

@@ -18,7 +18,7 @@ const HANDSHAKE_LIMIT_NS: u64 = 5 * SECOND_NS;
 /// How long a refused switch may take to read why.
 const LEAVE_LIMIT_NS: u64 = 200 * MS_NS;
 
-/// Who is admitted.
+/// The conditions for admitting a switch.
 #[derive(Clone, Copy, Debug)]
 pub struct Gate<'a> {
     /// The secret that a switch must prove to know.
@@ -219,8 +219,8 @@ impl Entrance {
     ///
     /// # Errors
     ///
-    /// If it took too long, or was refused long enough ago to have read why: the connection is to
-    /// be closed.
+    /// If the switch took too long, or was refused long enough ago to have read the reason: the connection is to be
+    /// closed.
     pub fn tick(&self, now_ns: u64) -> Result<(), RelayError> {
         if now_ns < self.ends_ns {
             return Ok(());

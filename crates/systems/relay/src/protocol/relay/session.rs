@@ -345,8 +345,8 @@ impl Session {
         });
     }
 
-    /// A job is done; its block's memory, if any, is the switch's again. The outcome is the number of segments
-    /// that the switch has sent into it and that are not there ([`Session::counts_missing`]).
+    /// A job is done; its block's memory, if any, belongs to the switch again. The outcome is the number of segments
+    /// that the switch has sent into the block and that are missing ([`Session::counts_missing`]).
     pub fn written(&mut self, job: u64, outcome: Result<u64, RelayError>) {
         let Some(job) = self.jobs.iter_mut().find(|given| given.number == job) else {
             return;
@@ -632,9 +632,9 @@ impl Session {
         number
     }
 
-    /// Ends the session: the connection is lost, or useless. If there is a `last` message, the
-    /// switch is sent it and heard out; then what it has left in memory goes to disk, unless the
-    /// disk has failed.
+    /// Ends the session: the connection is lost, or useless. A `last` message, if any, is sent to the switch, and its
+    /// remaining messages are processed; then the data that it has left in memory goes to disk, unless the disk has
+    /// failed.
     pub fn lose(&mut self, last: Option<Message>, now_ns: u64) {
         match self.state {
             State::Serving | State::Draining(_) => {}

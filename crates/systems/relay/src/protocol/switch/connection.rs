@@ -31,16 +31,16 @@ pub struct Numbers {
     pub key: u32,
 }
 
-/// Where a connection goes on from the one before it.
+/// The position at which a connection continues the one before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Resumption {
     /// Number of the first block.
     pub block: u64,
     /// Sequence number of the next new packet.
     pub seq: u64,
-    /// That of the first packet not known to be stored.
+    /// Sequence number of the first packet not known to be stored.
     pub unconfirmed_seq: u64,
-    /// Whether packets from there on are sent again as far as the relay does not have them.
+    /// Whether packets from there on are sent again if the relay does not have them.
     pub resends: bool,
 }
 

@@ -23,7 +23,7 @@ pub enum Path {
     },
 }
 
-/// A queue pair, and where it writes.
+/// A queue pair, and the memory that it writes to.
 #[derive(Debug)]
 pub struct RdmaPath {
     requester: Requester,

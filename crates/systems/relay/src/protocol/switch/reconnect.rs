@@ -13,8 +13,8 @@ const RECONNECT_EVERY_NS: u64 = 200 * MS_NS;
 const PROBLEMS_MAX: usize = 100;
 
 impl Switch {
-    /// The connection is unusable. What the relay did not confirm it may have: it says so when it is there again
-    /// ([`Switch::connected`]). Any last words are among the connection's messages.
+    /// The connection is unusable. The relay may have packets that it did not confirm, and reports them when it is back
+    /// ([`Switch::connected`]). A last message, if any, is among the connection's messages.
     pub fn lost(
         &mut self,
         connection: &mut Connection,
@@ -64,7 +64,7 @@ impl Switch {
         });
     }
 
-    /// Why the relay it looks for was lost.
+    /// Why the relay that the switch waits for was lost.
     #[must_use]
     pub fn searches_because(&self) -> Option<&str> {
         match &self.state {
@@ -119,8 +119,7 @@ impl Switch {
         }
     }
 
-    /// There is a relay again: it is sent the definitions that packets refer to, and has said what it has
-    /// stored.
+    /// A relay is connected again, and has reported its stored packets. Sends it the definitions that packets refer to.
     pub fn connected(&mut self, connection: &mut Connection, source: &BlockSource) {
         self.settle_found(connection, source);
         let known = self.definitions.values();
