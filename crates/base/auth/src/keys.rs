@@ -12,7 +12,7 @@ use ring::hkdf::{HKDF_SHA256, KeyType, Prk, Salt};
 pub const KEY_LEN: usize = 32;
 /// Bytes of a run's salt.
 pub const SALT_LEN: usize = 16;
-/// Keys of a file at most: two of each interface that a host may capture.
+/// Maximum number of keys of a file: two of each interface that a host may capture.
 const KEYS_MAX: usize = 2048;
 
 /// What each derived key is for.

@@ -13,7 +13,7 @@ use ring::hmac;
 
 /// Fewest bytes of a secret, without surrounding white space.
 const LEN_MIN: usize = 16;
-/// Most bytes.
+/// Maximum bytes.
 const LEN_MAX: usize = 4096;
 /// Permissions of everybody but the file's owner.
 const OTHERS: u32 = 0o077;

@@ -27,7 +27,7 @@ pub use writer::{BlockWriter, Layout, PacketInfo};
 pub const HEADER_LEN: usize = 32;
 /// Segments start at multiples of this within a block.
 pub const ALIGNMENT: usize = 8;
-/// Most bytes of a packet in one segment: the largest RDMA MTU less a header.
+/// Maximum bytes of a packet in one segment: the largest RDMA MTU less a header.
 pub const PAYLOAD_LEN_MAX: usize = 4096 - HEADER_LEN;
 
 /// The header of a segment.

@@ -23,11 +23,11 @@ const ROWS_MIN: usize = 4_096;
 /// 12 bytes each, and damage to the metadata costs the whole file.
 const LABELS_MAX: usize = 8_192;
 const ROWS_EACH: usize = 64;
-/// Most points of a group, and their lengths: each divides those of the operator's page, but for a few.
+/// Maximum number of points of a group, and their lengths: each divides those of the operator's page, but for a few.
 const POINTS_MAX: u64 = 240;
 const NS_PER_MS: u64 = 1_000_000;
 const STEPS_MS: [u64; 7] = [1, 10, 100, 1_000, 5_000, 60_000, 300_000];
-/// Most bytes of the JSON text.
+/// Maximum bytes of the JSON text.
 const BYTES_MAX: u64 = 64 << 20;
 /// More bytes on the wire than any packet has.
 const PACKET_BYTES: u64 = 1 << 33;

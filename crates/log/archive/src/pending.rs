@@ -7,7 +7,7 @@ use strata_wire::{FlowHasher, FragmentTable, Headers, LinkType, Plain, TunnelKey
 /// The bytes of the IP packet in what is not IP.
 pub(crate) const NOT_IP: u32 = 0;
 
-/// Packets added together, at most.
+/// Maximum number of packets added together.
 pub(crate) const PENDING_MAX: usize = 32;
 
 /// A packet waiting to be added.

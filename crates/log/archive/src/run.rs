@@ -18,7 +18,7 @@ use crate::header::{Around, Fields, Network, Tcp, Transport};
 use crate::pending::{PENDING_MAX, Pending, hides_addresses};
 use crate::predict::{TcpNumbers, difference};
 
-/// Packets of a run, at most.
+/// Maximum number of packets of a run.
 pub(crate) const RUN_PACKETS: usize = 1 << 19;
 /// Bytes of kept payload after which a run ends.
 pub(crate) const RUN_PAYLOAD_BYTES: usize = 256 << 20;

@@ -55,7 +55,7 @@ pub struct RecorderOptions {
     pub when_full: WhenFull,
     /// How long to wait after a full disk before trying again.
     pub full_retry: Duration,
-    /// Block files per worker at most: the oldest is deleted for a new one. 0 for no limit.
+    /// Maximum number of block files per worker: the oldest is deleted for a new one. 0 for no limit.
     pub files_max: usize,
     /// What each writer thread does first: drop the privileges it does not need.
     pub on_thread: fn(),

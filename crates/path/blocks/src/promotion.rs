@@ -23,7 +23,7 @@ use crate::format::{PREFIX_LEN, PacketRecord, kind, record_len};
 use crate::layout::{Prefix, PromotionBytes};
 use crate::records::{RawRecord, Records};
 
-/// Bytes of a promotion before the packet's bytes, at most.
+/// Maximum bytes of a promotion before the packet's bytes.
 pub const PROMOTION_HEADER_LEN: usize = 26;
 /// The same without a verdict, as older versions wrote it.
 const WITHOUT_VERDICT_LEN: usize = size_of::<PromotionBytes>();

@@ -1,7 +1,7 @@
 //! Packets as a source hands them to the pipeline.
 
-/// Packets in a batch at most. A batch of full-size packets then fills about one source's window,
-/// and its descriptors take 8 KiB.
+/// Maximum number of packets in a batch. A batch of full-size packets then fills about one source's window, and its
+/// descriptors take 8 KiB.
 pub const BATCH_MAX: usize = 256;
 
 /// Where one packet of a batch lies.

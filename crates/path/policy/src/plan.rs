@@ -9,7 +9,7 @@ use strata_wire::{Context, Decider, Granularity, Keep};
 use crate::detail::DetailBudget;
 use crate::mode::{Mode, ModeError};
 
-/// Most bytes that the description of policies may take: each block of a log has it.
+/// Maximum bytes that the description of policies may take: each block of a log has it.
 const POLICIES_BYTES_MAX: usize = 4 << 10;
 
 /// Modes and policies at work.

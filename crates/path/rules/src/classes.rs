@@ -79,8 +79,8 @@ struct SubSpace(u32);
 
 const DEPTH_BITS: u32 = 5;
 const DEPTH_MASK: u32 = (1 << DEPTH_BITS) - 1;
-/// Intervals of all sub-spaces at most: as many as a sub-space can name. They are less than two for each
-/// bound of a span, padded to twice as many, and one for each sub-space.
+/// Maximum number of intervals of all sub-spaces: a sub-space cannot name more. They are less than two for each bound
+/// of a span, padded to twice as many, and one for each sub-space.
 const PLACES_MAX: u32 = 1 << (u32::BITS - DEPTH_BITS);
 const _: () =
     assert!((8 * crate::policy::SET_RULES_MAX + (1 << ROOT_BITS_MAX)) < PLACES_MAX as usize);

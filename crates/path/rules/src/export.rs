@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use strata_wire::Keep;
 
-/// Bytes of a destination's name at most.
+/// Maximum bytes of a destination's name.
 const NAME_MAX: usize = 31;
 
 /// The name of a destination: up to 31 letters, digits, `-`, `_` and `.`.

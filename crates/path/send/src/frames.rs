@@ -20,7 +20,7 @@ const XDP_TX: i32 = 3;
 /// How often the program checks the clock for a frame that is not due yet, at about 20 ns each,
 /// before it gives up its turn. The verifier follows every check.
 const LOOKS: i32 = 4096;
-/// Frames that the kernel collects before they leave, at most.
+/// Maximum number of frames that the kernel collects before they leave.
 const BATCH_MAX: u64 = 64;
 /// Frames sent with one call, at most; the caller asks again for the others.
 const REPEAT_MAX: u64 = 1 << 31;

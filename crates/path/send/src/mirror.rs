@@ -17,7 +17,7 @@ pub struct Mirror {
 }
 
 impl Mirror {
-    /// Packets per [`Mirror::send`] at most.
+    /// Maximum number of packets per [`Mirror::send`].
     pub const BATCH: usize = PacketSocket::BATCH;
 
     /// Opens an interface to send out of. Nothing is opened later.

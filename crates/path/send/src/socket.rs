@@ -15,7 +15,7 @@ pub(super) struct PacketSocket {
 }
 
 impl PacketSocket {
-    /// Frames per system call at most: more was not faster.
+    /// Maximum number of frames per system call: more was not faster.
     pub(super) const BATCH: usize = 64;
 
     pub(super) fn open(ifindex: u32) -> io::Result<Self> {

@@ -20,7 +20,7 @@ use crate::tcp_flow::TcpFlow;
 const LATENCY_NS: u32 = 600;
 /// Time that a cell of 80 bytes takes at 10 Gb/s, ns.
 const CELL_NS: u32 = 64;
-/// Cells in a queue without congestion, at most.
+/// Maximum number of cells in a queue without congestion.
 const QUEUE: u64 = 16;
 /// And of congestion, at least.
 const CONGESTED: u32 = 4_000;

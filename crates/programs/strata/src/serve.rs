@@ -23,7 +23,7 @@ use tracing::{info, warn};
 
 /// Fewest bytes of a token, as of the API's.
 const TOKEN_BYTES_MIN: usize = 16;
-/// Most bytes of a file of tokens.
+/// Maximum bytes of a file of tokens.
 const TOKENS_BYTES_MAX: u64 = 64 << 10;
 
 /// Arguments of `strata serve`.

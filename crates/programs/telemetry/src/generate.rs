@@ -18,7 +18,7 @@ use strata_wire::{exact, grouped};
 
 /// Port of telemetry reports of INT.
 const INT_PORT: u16 = 32_766;
-/// Keys at most.
+/// Maximum number of keys.
 const KEYS_MAX: u64 = 1 << 22;
 /// Arguments of `strata telemetry generate`.
 #[derive(Debug, clap::Args)]

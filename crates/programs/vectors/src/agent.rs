@@ -126,7 +126,7 @@ pub(super) struct Args {
     sandbox: SandboxArgs,
 }
 
-/// Memory for records of all senders at most.
+/// Maximum memory for records of all senders.
 const RECORDS_BYTES_MAX: u64 = 4 << 30;
 
 fn network(text: &str) -> Result<IpNet, String> {

@@ -21,7 +21,7 @@ use tracing::info;
 const PACKETS_MAX: u16 = 1024;
 /// Flows that are put together at once: 28 KB each.
 const FLOWS: u32 = 8192;
-/// Flows of a file at most: labels and rows of all are kept until the end.
+/// Maximum number of flows of a file: labels and rows of all are kept until the end.
 const ROWS_MAX: usize = 4_000_000;
 
 /// Arguments of `strata gpv features`.

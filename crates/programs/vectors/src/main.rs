@@ -36,7 +36,7 @@ use strata_terminal::output::{refuse, refused};
 use strata_terminal::program::{self, Program};
 use strata_terminal::selection::say_no_match;
 
-/// Memory of a cache at most: far more than any of use, and less than machines have.
+/// Maximum memory of a cache: far more than any of use, and less than machines have.
 const CACHE_BYTES_MAX: u64 = 4 << 30;
 
 /// Group packets by flow into grouped packet vectors (GPVs); send, receive, store and classify

@@ -18,7 +18,7 @@ use strata_wire::{LinkType, clamped};
 
 use super::{failed, matches};
 
-/// Packets that a model of the cache is tried on at most: 88 bytes each.
+/// Maximum number of packets that a model of the cache is tried on: 88 bytes each.
 const PACKETS_MAX: usize = 8_000_000;
 
 /// Arguments of `strata gpv tune`.

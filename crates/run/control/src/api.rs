@@ -41,9 +41,9 @@ pub use agents::{serve_agents, serve_fleet_metrics};
 pub use connections::Connection;
 pub use listen::tcp as serve_tcp;
 
-/// Most bytes of a request's body.
+/// Maximum bytes of a request's body.
 pub const BODY_BYTES: usize = 64 << 10;
-/// Most bytes of what a library says of a refusal.
+/// Maximum bytes of what a library says of a refusal.
 const SAID_BYTES: usize = 4 << 10;
 /// Connections waiting to be accepted.
 const BACKLOG: i32 = 1024;

@@ -28,7 +28,7 @@ use crate::vectors::{DATAGRAM_BYTES, FRAME_HEAD, VectorsEnd};
 
 pub use agents::{CONTROLLER_SOCKET, ControllerClient, ControllerError};
 
-/// Most bytes of an answer: more than the largest list of policies has.
+/// Maximum bytes of an answer: more than the largest list of policies has.
 const ANSWER_BYTES_MAX: usize = 256 << 20;
 /// How long the first bytes of an answer may take: those of a status are there within milliseconds,
 /// those of a change when all workers have it.

@@ -319,7 +319,7 @@ impl Config {
         Ok(policies)
     }
 
-    /// Most bytes of the tables of flows, if the file says so.
+    /// Maximum bytes of the tables of flows, if the file says so.
     ///
     /// # Errors
     ///

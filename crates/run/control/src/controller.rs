@@ -42,9 +42,9 @@ const ALL_CAPTURED: Duration = Duration::from_secs(10);
 /// Longest time for a timed mode: 365 days.
 pub const MODE_PERIOD_MAX: Duration = Duration::from_secs(365 * 86_400);
 
-/// Most bytes of the reason in a request.
+/// Maximum bytes of the reason in a request.
 pub const WHY_BYTES_MAX: usize = 1 << 10;
-/// Most modes active together, and most bytes of their names.
+/// Maximum number of modes active together, and maximum bytes of their names.
 const MODES_MAX: usize = 16;
 const MODES_BYTES_MAX: usize = 1 << 10;
 

@@ -17,8 +17,8 @@ use samples::{
     reports, resources, results, shadow,
 };
 
-/// Most samples of one metric, which keeps the page small in any case: further classes, interfaces
-/// and policies are left to the API.
+/// Maximum number of samples of one metric, which keeps the page small in any case: further classes, interfaces and
+/// policies are left to the API.
 const SAMPLES_MAX: usize = 1000;
 
 /// The form of a page.

@@ -27,7 +27,7 @@ use crate::request::QueryRequest;
 use crate::saved::now;
 use crate::vectors::{Attached, NotAttached, Subscriber, Subscribers, WhenFull};
 
-/// Queries at most.
+/// Maximum number of queries.
 pub const QUERIES_MAX: usize = 16;
 /// Instructions that all of them together may take for a packet.
 pub const INSTRUCTIONS_MAX: usize = 4096;
@@ -40,7 +40,7 @@ pub const LIMITS: Limits = Limits {
 };
 /// Answers that are sent at once: each may take 100 MB until its client has it.
 const SENT_AT_ONCE: usize = 2;
-/// Characters of a name at most.
+/// Maximum number of characters of a name.
 const NAME_MAX: usize = 64;
 
 /// What a recording does not know about its packets.
@@ -119,7 +119,7 @@ pub struct QueryStatus {
     pub report: Option<QueryReport>,
     /// Rows of its answer so far.
     pub rows: u64,
-    /// Instructions that a packet takes at most.
+    /// Maximum number of instructions that a packet takes.
     pub instructions: u64,
     /// Groups that it may have.
     pub groups_max: u64,

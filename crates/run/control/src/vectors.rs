@@ -17,11 +17,11 @@ use tokio::sync::mpsc::{self, Receiver, Sender};
 
 use crate::status::VectorStatus;
 
-/// Subscribers at most.
+/// Maximum number of subscribers.
 pub const SUBSCRIBERS_MAX: usize = 8;
-/// Bytes of a datagram at most.
+/// Maximum bytes of a datagram.
 pub const DATAGRAM_BYTES: usize = 16 << 10;
-/// Datagrams that wait for a subscriber at most: 4 MiB.
+/// Maximum number of datagrams that wait for a subscriber: 4 MiB.
 const WAITING_MAX: usize = 256;
 
 /// What a recording says at its end.

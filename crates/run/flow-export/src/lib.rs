@@ -33,7 +33,7 @@ use sender::Sender;
 
 /// Chunks that wait for the sender, of all workers together: some 16 MiB at most.
 const QUEUE_MAX: usize = 64;
-/// Datagrams per second at most: flows often end together, and a collector has to keep up.
+/// Maximum number of datagrams per second: flows often end together, and a collector has to keep up.
 const DATAGRAMS_PER_SECOND: u64 = 10_000;
 
 /// The collector of flow records, and the timeouts that end the record of a continuing flow.

@@ -13,7 +13,7 @@ use crate::error::Result;
 
 /// Rows that are handed to the writer at once.
 const ROWS_AT_ONCE: usize = 4096;
-/// Rows of a row group at most.
+/// Maximum number of rows of a row group.
 const GROUP_ROWS: usize = 1 << 20;
 /// Bytes of the packets of a row group at most, about, before they are encoded: memory holds less.
 const GROUP_BYTES: usize = 32 << 20;

@@ -27,7 +27,7 @@ const BATCH: usize = 256;
 const CONTROL_EVERY: Duration = Duration::from_millis(20);
 /// How often peers hear of the cache, also if it has nothing for them.
 const ANNOUNCE_EVERY: Duration = Duration::from_secs(1);
-/// Destinations by UDP at most.
+/// Maximum number of destinations by UDP.
 const TARGETS_MAX: usize = 32;
 
 /// A run that groups packets into vectors, and the destinations of the vectors.

@@ -170,7 +170,7 @@ impl Configuration {
         }
     }
 
-    /// Most bytes of the tables of flows, if the file says so.
+    /// Maximum bytes of the tables of flows, if the file says so.
     pub(crate) fn memory_max(&self) -> Result<Option<u64>> {
         Ok(self.file.memory_max(&self.path)?)
     }

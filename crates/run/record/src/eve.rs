@@ -28,7 +28,7 @@ const LINE_MAX: usize = 1 << 20;
 const RENAMED_WAIT: Duration = Duration::from_secs(5);
 /// Renamed files that are read at once; of more, the oldest is let go of.
 const RENAMED_MAX: usize = 8;
-/// Most connections to the socket at a time.
+/// Maximum number of connections to the socket at a time.
 const CONNECTIONS_MAX: usize = 16;
 
 impl TriggerSpec {

@@ -20,7 +20,7 @@ use crate::recorded;
 use crate::setup::{Setup, Started};
 use crate::spec::RecordSpec;
 
-/// Most files that are read ahead.
+/// Maximum number of files that are read ahead.
 const READ_AHEAD_MAX: usize = 4;
 /// Bytes read ahead at a time: each read costs two threads a turn of the CPU.
 const READ_AHEAD_BYTES: usize = 512 << 10;

@@ -30,7 +30,7 @@ pub(crate) struct Told {
     forgotten: u64,
 }
 
-/// Most event lines in the manifest, and their bytes.
+/// Maximum number of event lines in the manifest, and their bytes.
 const LINES_MAX: usize = 1000;
 const LINES_BYTES_MAX: usize = 256 << 10;
 

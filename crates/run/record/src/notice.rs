@@ -42,7 +42,7 @@ pub(crate) enum RecordNotice {
     Capturing {
         /// The capture mode of each interface.
         ways: String,
-        /// Most bytes captured of a packet.
+        /// Maximum bytes captured of a packet.
         snaplen: u32,
     },
     /// An event, requested or not.

@@ -45,8 +45,8 @@ pub struct RecordSpec {
     pub report_to: Option<SocketAddr>,
     /// The collector of flows that gets the flows of what is recorded.
     pub flows_to: Option<FlowsSpec>,
-    /// Most bytes of the tables of flows, of all workers together; without it, what the
-    /// configuration file says, else a sixteenth of the machine's memory.
+    /// Maximum bytes of the tables of flows, of all workers together; without it, what the configuration file says,
+    /// else a sixteenth of the machine's memory.
     pub memory_max: Option<u64>,
     /// Configuration, policies and API.
     pub steering: SteeringSpec,

@@ -35,10 +35,10 @@ use crate::series::Series;
 use crate::trust::{self, Login, Role, Who, admit};
 use crate::{ask, assets, child, times};
 
-/// Most bytes of a request's body, and how long it may take.
+/// Maximum bytes of a request's body, and maximum time for it.
 const BODY_BYTES: usize = 64 << 10;
 const BODY: Duration = Duration::from_secs(10);
-/// Most bytes of a request's target.
+/// Maximum bytes of a request's target.
 const TARGET_BYTES_MAX: usize = 16 << 10;
 
 type Shared = State<Arc<App>>;

@@ -9,9 +9,9 @@ use utoipa::ToSchema;
 
 use crate::times::now;
 
-/// Most events kept, and most bytes of each text of one.
+/// Maximum number of events kept, and maximum bytes of each text of one.
 const EVENTS_MAX: usize = 1000;
-/// Most failed logins kept, beside the others: strangers push out nothing that was done.
+/// Maximum number of failed logins kept, beside the others: strangers push out nothing that was done.
 const FAILED_MAX: usize = 200;
 const TEXT_BYTES_MAX: usize = 4 << 10;
 

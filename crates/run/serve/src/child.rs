@@ -12,7 +12,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::process::Command;
 use tokio::time::timeout;
 
-/// Most bytes of what a program says beside its answer.
+/// Maximum bytes of what a program says beside its answer.
 const SAID_BYTES_MAX: u64 = 16 << 10;
 
 /// What a program answered.

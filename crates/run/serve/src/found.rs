@@ -18,12 +18,12 @@ use crate::series::{Histogram, Sum};
 pub(crate) use row::Row;
 pub(crate) use told::{Cost, FlowRow, ReasonCount, ReasonWords, ReasonsTotal, Tops, Totals, words};
 
-/// Most flows that are listed: some 100 bytes each.
+/// Maximum number of flows that are listed: some 100 bytes each.
 pub(crate) const FLOWS_MAX: usize = 500_000;
-/// Most combinations of class, granularity and reason.
+/// Maximum number of combinations of class, granularity and reason.
 const LABELS_MAX: usize = 20_000;
 const LABEL_LAST: usize = LABELS_MAX - 1;
-/// Most classes of flows that are told apart: a model has at most 256.
+/// Maximum number of classes of flows that are told apart: a model has at most 256.
 const CLASSES_MAX: usize = 1_000;
 /// Bytes of a name that are kept.
 const NAME_BYTES_MAX: usize = 253;

@@ -14,11 +14,11 @@ use crate::refused::Refused;
 use crate::search::{Asked, quoted};
 use crate::times;
 
-/// Most bytes of a label.
+/// Maximum bytes of a label.
 const LABEL_BYTES_MAX: usize = 64;
 /// How long labelling may take: of a log without indexes, all is read.
 const AFTER: Duration = Duration::from_secs(300);
-/// Most bytes of what the program that labels writes.
+/// Maximum bytes of what the program that labels writes.
 const OUTPUT_BYTES_MAX: u64 = 4 << 10;
 
 /// A label for a flow (`LabelRequest`).

@@ -78,7 +78,7 @@ use app::App;
 
 /// Connections waiting to be accepted.
 const BACKLOG: i32 = 1024;
-/// Threads that read logs and talk to recordings, at most.
+/// Maximum number of threads that read logs and talk to recordings.
 const THREADS_MAX: usize = 24;
 
 /// Opens the log in a directory; the error is for people.

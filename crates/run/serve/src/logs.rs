@@ -16,9 +16,9 @@ use crate::refused::Refused;
 use crate::times;
 use crate::work::Stop;
 
-/// Most damaged places named.
+/// Maximum number of damaged places named.
 const DAMAGE_MAX: usize = 100;
-/// Most bytes of a file about drift.
+/// Maximum bytes of a file about drift.
 const DRIFT_BYTES_MAX: u64 = 1 << 20;
 /// Features of drift that are named.
 const FEATURES: usize = 5;

@@ -16,7 +16,7 @@ use crate::why::Why;
 use crate::work::Stop;
 use crate::{flow_id, why};
 
-/// Most bytes of a packet that are shown.
+/// Maximum bytes of a packet that are shown.
 const SHOWN_MAX: usize = 64 << 10;
 
 /// Where a packet is: its flow, recording, time, and number among those of the same time.

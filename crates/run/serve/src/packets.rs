@@ -23,7 +23,7 @@ use crate::search::{Asked, Sought};
 use crate::times;
 use crate::work::Stop;
 
-/// Most packets of a page.
+/// Maximum number of packets of a page.
 const PAGE_MAX: usize = 1000;
 
 /// A packet, owned: what is read of a log is gone with the next packet.

@@ -11,7 +11,7 @@ use utoipa::ToSchema;
 use crate::found::{FLOWS_MAX, FlowRow, Found, Row};
 use crate::refused::Refused;
 
-/// Rows of a page at most.
+/// Maximum number of rows of a page.
 const PAGE_MAX: usize = 1000;
 /// Results that wait at most, and for how long.
 const RESULTS_MAX: usize = 8;

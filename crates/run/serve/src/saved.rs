@@ -13,13 +13,13 @@ use utoipa::ToSchema;
 use crate::refused::Refused;
 use crate::times;
 
-/// Most bytes of a question.
+/// Maximum bytes of a question.
 pub(crate) const QUESTION_BYTES_MAX: usize = 16 << 10;
 
 /// Questions that are kept, at most, and bytes of a name.
 const QUESTIONS_MAX: usize = 200;
 const NAME_BYTES_MAX: usize = 120;
-/// Most bytes of a file with all of them.
+/// Maximum bytes of a file with all of them.
 const FILE_BYTES_MAX: u64 = 32 << 20;
 
 const QUESTIONS: &str = "questions.json";

@@ -20,7 +20,7 @@ use crate::series::{Histogram, Series};
 use crate::times;
 use crate::work::Stop;
 
-/// Most bytes of a filter.
+/// Maximum bytes of a filter.
 pub(crate) const FILTER_BYTES_MAX: usize = 4 << 10;
 /// Rows in the first news of a search.
 const FIRST_ROWS: usize = 100;

@@ -11,10 +11,10 @@ use utoipa::ToSchema;
 use crate::parts::{Covered, RecorderEvent};
 use crate::times::{SECOND_NS, seconds};
 
-/// Most points of a series, and fewest.
+/// Maximum and minimum number of points of a series.
 pub(crate) const POINTS_MAX: usize = 2000;
 const POINTS_MIN: usize = 10;
-/// Most series at a time: classes by granularity; the rest is one more.
+/// Maximum number of series at a time: classes by granularity; the rest is one more.
 const SERIES_MAX: usize = 64;
 const SERIES_LAST: usize = SERIES_MAX - 1;
 /// The length of points where there are no packets.

@@ -22,10 +22,10 @@ use crate::times::{SECOND_NS, text};
 use crate::why::{self, WhySign, WhyTree};
 use crate::work::Stop;
 
-/// Most hours by class and tier, and most pieces that are deleted next.
+/// Maximum number of hours by class and tier, and maximum number of pieces that are deleted next.
 const HOURS_MAX: usize = 20_000;
 const PIECES_MAX: usize = 200;
-/// Most kinds of reasons.
+/// Maximum number of kinds of reasons.
 const KINDS_MAX: usize = 200;
 const HOUR_NS: u64 = 3600 * SECOND_NS;
 const DAY_NS: u64 = 24 * HOUR_NS;

@@ -26,11 +26,11 @@ use crate::refused::Refused;
 
 /// How long a login lasts.
 pub(crate) const SESSION: Duration = Duration::from_secs(12 * 3600);
-/// Most logins at a time; the oldest end.
+/// Maximum number of logins at a time; the oldest end.
 const SESSIONS_MAX: usize = 256;
 /// The cookie of a login.
 const COOKIE: &str = "strata_session";
-/// Most bytes of a user's name from a proxy.
+/// Maximum bytes of a user's name from a proxy.
 const NAME_BYTES_MAX: usize = 128;
 
 /// What somebody may do; each includes those before.

@@ -14,7 +14,7 @@ use crate::packets::Packet;
 use crate::parts::Field;
 use crate::times::SECOND_NS;
 
-/// Most bytes of tshark's answer, most fields, deepest nesting and longest label.
+/// Maximum bytes of tshark's answer, number of fields, depth of nesting and bytes of a label.
 const BYTES_MAX: u64 = 4 << 20;
 const FIELDS_MAX: usize = 5000;
 const DEPTH_MAX: usize = 64;

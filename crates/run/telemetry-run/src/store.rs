@@ -338,7 +338,7 @@ pub(super) fn map<T>(
 pub(super) struct Copied {
     plan: Plan,
     pub(super) bytes: Growing<u8>,
-    /// Bytes of the pages that were used, at most.
+    /// Maximum bytes of the pages that were used.
     used: usize,
 }
 

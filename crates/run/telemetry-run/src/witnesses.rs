@@ -11,7 +11,7 @@ use strata_wire::{exact, mix64};
 
 use super::plan::BITS;
 
-/// Bytes of a slot at most: a checksum and 64 bytes, and the next power of two.
+/// Maximum bytes of a slot: a checksum and 64 bytes, and the next power of two.
 const SLOT_LEN_MAX: usize = 128;
 const CHECKSUM_LEN: usize = 4;
 /// Values in the sample.

@@ -1,6 +1,6 @@
 //! How much there may be.
 
-/// Agents at most.
+/// Maximum number of agents.
 pub const AGENTS_MAX: usize = 10_000;
 /// Interfaces that an agent may report.
 pub const INTERFACES_MAX: usize = 1024;

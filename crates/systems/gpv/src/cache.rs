@@ -24,7 +24,7 @@ pub use switch::SwitchCache;
 /// How large a cache is: the paper's compile-time parameters (section 5.4).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Parameters {
-    /// Flows that are tracked at most.
+    /// Maximum number of flows that are tracked.
     pub slots: u32,
     /// Tuples of a narrow buffer, of which each slot has one.
     pub narrow: u16,
@@ -75,7 +75,7 @@ impl Parameters {
         blocks: 4_096,
     };
 
-    /// Tuples of a vector at most.
+    /// Maximum number of tuples of a vector.
     #[must_use]
     pub fn vector_max(&self) -> u16 {
         self.narrow.wrapping_add(self.wide)

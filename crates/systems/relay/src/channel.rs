@@ -11,7 +11,7 @@ use rustls::{ClientConnection, Connection, ServerConnection};
 use crate::error::RelayError;
 use crate::protocol::{Decoder, Message};
 
-/// Most bytes waiting to be sent; a peer that does not read is lost.
+/// Maximum bytes waiting to be sent; a peer that does not read is lost.
 const UNSENT_MAX: usize = 64 << 20;
 /// Bytes read at a time.
 const READ_LEN: usize = 16 << 10;

@@ -13,7 +13,7 @@ use strata_wire::roce::icrc;
 
 /// Packets per run at most (the kernel's `UDP_MAX_SEGMENTS`).
 const PACKETS_MAX: usize = 64;
-/// Bytes per run at most: an IP packet.
+/// Maximum bytes per run: an IP packet.
 pub(crate) const BYTES_MAX: usize = 65_000;
 /// Runs sent, or received, per call.
 pub const RUNS: usize = 16;

@@ -37,7 +37,7 @@ pub struct PacketInfo {
 pub struct BlockWriter {
     key: u32,
     layout: Layout,
-    /// Bytes of a message at most.
+    /// Maximum bytes of a message.
     mtu: usize,
     block_bytes: usize,
     block: u32,
@@ -105,7 +105,7 @@ impl BlockWriter {
         self.used() + self.stored_len_max(packet_len) <= self.block_bytes
     }
 
-    /// Most bytes that a packet can take in a block.
+    /// Maximum bytes that a packet can take in a block.
     #[must_use]
     pub fn stored_len_max(&self, packet_len: usize) -> usize {
         let overhead = HEADER_LEN + ALIGNMENT;

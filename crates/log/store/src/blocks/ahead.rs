@@ -32,7 +32,7 @@ pub(super) enum Ahead {
     },
 }
 
-/// Blocks read ahead, at most.
+/// Maximum number of blocks read ahead.
 pub(super) const AHEAD_MAX: usize = 8;
 
 /// Starts reading a block of a file with an index.

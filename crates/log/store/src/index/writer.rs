@@ -11,7 +11,7 @@ use crate::layout::{IndexFooter, IndexedBlock, IndexedGroup, IndexedSlice};
 use super::slices::{Sliced, slices_for};
 use super::{BLOCKS_MAX, MAGIC, index_name};
 
-/// Blocks of a group, at most.
+/// Maximum number of blocks of a group.
 const GROUP_BLOCKS: usize = 128;
 /// A group ends once its blocks' filters have this number of bytes.
 const GROUP_BYTES: usize = 4 << 20;

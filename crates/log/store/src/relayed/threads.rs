@@ -19,7 +19,7 @@ use crate::writer::{InFlight, OpenFile, PlacedAt};
 
 use super::log::{Placed, settle};
 
-/// Blocks that a thread writes and syncs together, at most.
+/// Maximum number of blocks that a thread writes and syncs together.
 const TOGETHER: usize = 8;
 
 /// File handles that a thread keeps open.

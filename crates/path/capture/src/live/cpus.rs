@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use super::drops::{read_from_start, softnet_file};
 
-/// Most CPUs that are reported: those that spend most on it.
+/// Maximum number of CPUs that are reported: those that spend most on it.
 const CPUS_MAX: usize = 8;
 /// A CPU is reported if it has at least one in this number of all packets, or of all runs of the
 /// receive work.

@@ -52,7 +52,7 @@ const SLOT_WORDS: usize = 8;
 const COUNTER_WORDS: usize = COUNTER_SLOTS * SLOT_WORDS;
 /// In a cache line of its own.
 const SHARE_AT: usize = cut::SECOND_AT + 8;
-/// Most bytes of a packet that are copied, next to it.
+/// Maximum bytes of a packet that are copied, next to it.
 const LENGTH_AT: usize = SHARE_AT + 1;
 /// Counters of a slot, by word.
 const FILTERED_PACKETS: i16 = 0;

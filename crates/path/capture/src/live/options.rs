@@ -18,7 +18,7 @@ use super::interface::Device;
 pub struct LiveOptions {
     /// Names of interfaces; [`ANY`](super::ANY) is all of them.
     pub interfaces: Vec<String>,
-    /// Bytes kept of each packet at most.
+    /// Maximum bytes kept of each packet.
     pub snaplen: u32,
     /// Bytes of each interface's ring; by default chosen by its speed and the memory.
     pub ring_bytes: Option<usize>,
@@ -50,7 +50,7 @@ pub struct LiveOptions {
 }
 
 impl LiveOptions {
-    /// Most bytes kept of a packet by default, as in tcpdump.
+    /// Maximum bytes kept of a packet by default, as in tcpdump.
     pub const SNAPLEN_DEFAULT: u32 = 262_144;
 
     /// Checks the interfaces as [`Live::open`](super::Live::open) does, but opens none.

@@ -15,7 +15,7 @@ use super::error::LiveError;
 use super::interface::{ANY, Device};
 use super::netlink::{Netlink, attribute, malformed, text, u16_at, u32_at};
 
-/// Most uses of an interface that are kept, of each kind.
+/// Maximum number of uses of an interface that are kept, of each kind.
 const EXAMPLES: usize = 2;
 
 /// A use of an interface by this host.

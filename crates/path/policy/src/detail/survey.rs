@@ -24,7 +24,7 @@ pub struct Surveyor {
     times_ns: Option<[u64; 2]>,
 }
 
-/// Most places of a [`Course`].
+/// Maximum number of places of a [`Course`].
 const COURSE_MAX: usize = 1_024;
 
 /// The payload so far, noted every few packets.

@@ -11,7 +11,7 @@ use strata_terminal::output::refuse;
 
 use super::Args;
 
-/// Queries of one run at most: each costs its instructions for every packet.
+/// Maximum number of queries of one run: each costs its instructions for every packet.
 const QUERIES_MAX: usize = 64;
 /// Bytes of a query's file at most; no query is longer.
 const FILE_BYTES_MAX: u64 = 64 << 10;

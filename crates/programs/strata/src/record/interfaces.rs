@@ -12,7 +12,7 @@ use strata_terminal::rings::{RingsArg, percent};
 use strata_terminal::text;
 use strata_terminal::text::warn;
 
-/// Most bytes captured of a packet, as in tcpdump and libpcap.
+/// Maximum bytes captured of a packet, as in tcpdump and libpcap.
 const SNAPLEN_MAX: i64 = 262_144;
 
 /// Arguments of `strata record` for interfaces.

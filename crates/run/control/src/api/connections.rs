@@ -9,12 +9,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use rustix::process::{Resource, getrlimit};
 use tokio::sync::oneshot;
 
-/// Most connections over TCP; half of them from one source.
+/// Maximum number of connections over TCP; half of them from one source.
 const TCP_MAX: usize = 128;
-/// Most connections of agents, half of them from one source.
+/// Maximum number of connections of agents, half of them from one source.
 const AGENTS_MAX: usize = 20_000;
-/// Most connections over the Unix socket. They are counted separately, so strangers keep no local
-/// operator out.
+/// Maximum number of connections over the Unix socket. They are counted separately, so strangers keep no local operator
+/// out.
 const LOCAL_MAX: usize = 32;
 /// The API uses at most one in this many of the descriptors that the process may open.
 const DESCRIPTORS_SHARE: u64 = 8;

@@ -30,7 +30,7 @@ const HEAD: Duration = Duration::from_secs(10);
 const CONNECTION: Duration = Duration::from_secs(300);
 /// How long a connection's last request may continue after that.
 const LAST_REQUEST: Duration = Duration::from_secs(10);
-/// Most bytes of a request's head.
+/// Maximum bytes of a request's head.
 const HEAD_BYTES: usize = 16 << 10;
 /// How long to wait when the system is out of descriptors or memory.
 const AGAIN_AFTER: Duration = Duration::from_millis(500);

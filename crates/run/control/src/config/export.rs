@@ -13,7 +13,7 @@ use strata_rules::{Action, DestinationName};
 use strata_sandbox::{SecretError, read_secret};
 use strata_wire::Keep;
 
-/// Destinations at most: each has a socket and, for each interface, buffers.
+/// Maximum number of destinations: each has a socket and, for each interface, buffers.
 const DESTINATIONS_MAX: usize = 64;
 /// The largest identity: it is a VXLAN network identifier.
 const IDENTITY_MAX: u32 = (1 << 24) - 1;

@@ -11,7 +11,7 @@ use crate::saved::now;
 /// The most events kept, and their bytes.
 const EVENTS_MAX: usize = 1000;
 const BYTES_MAX: usize = 1 << 20;
-/// Most bytes of an event, and of its reason: more than the longest expression of a policy.
+/// Maximum bytes of an event, and of its reason: more than the longest expression of a policy.
 const TEXT_BYTES_MAX: usize = 5 << 10;
 
 /// An event: who did what, and why.

@@ -17,9 +17,9 @@ use crate::elastic::ElasticState;
 use crate::saved::{Saved, SavedPolicy};
 use crate::status::{PolicyOrigin, PolicyStatus};
 
-/// Most bytes of a policy's expression in a request.
+/// Maximum bytes of a policy's expression in a request.
 pub const MATCH_BYTES_MAX: usize = 4 << 10;
-/// Most bytes of an interface's name: Linux allows 15, captures from elsewhere have longer ones.
+/// Maximum bytes of an interface's name: Linux allows 15, captures from elsewhere have longer ones.
 const INTERFACE_BYTES_MAX: usize = 255;
 
 /// How long to wait before saving is tried again.

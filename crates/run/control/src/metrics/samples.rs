@@ -8,9 +8,9 @@ use crate::status::{
     ReceiveStatus, ResourceStatus, Status,
 };
 
-/// Most policies with samples of their own: those with the lowest numbers.
+/// Maximum number of policies with samples of their own: those with the lowest numbers.
 const POLICIES_MAX: usize = 100;
-/// Most characters of a label's value.
+/// Maximum number of characters of a label's value.
 const LABEL_MAX: usize = 128;
 
 /// What a page shows.

@@ -108,7 +108,7 @@ enum Place {
 struct Ring {
     outlet: Outlet,
     spec: RingSpec,
-    /// Bytes of a datagram at most.
+    /// Maximum bytes of a datagram.
     datagram_max: usize,
     writer: Option<RingWriter>,
 }

@@ -11,7 +11,7 @@ use strata_wire::{count_of, grouped};
 /// often.
 const SAY_AGAIN_AFTER: Duration = Duration::from_secs(3600);
 const SAY_NEWS_AFTER: Duration = Duration::from_secs(60);
-/// Most damaged places that are remembered as reported.
+/// Maximum number of damaged places that are remembered as reported.
 const DAMAGE_MAX: usize = 10_000;
 
 /// What was reported of each kind of work, so that a problem that lasts does not fill the journal.

@@ -24,7 +24,7 @@ const VXLAN_SOCKETS: u16 = 8;
 /// Ports for them (RFC 7348, section 5), which have to be one after the other, and how often some are tried.
 const VXLAN_PORTS: RangeInclusive<u16> = 49_152..=65_535;
 const ATTEMPTS: usize = 64;
-/// Bytes of a UDP datagram at most: what IPv4 can say (RFC 791), less its header and UDP's.
+/// Maximum bytes of a UDP datagram: what IPv4 can say (RFC 791), less its header and UDP's.
 pub(super) const DATAGRAM_MAX: usize = 65_507;
 
 /// Sockets that send to one address.

@@ -160,7 +160,7 @@ impl Frames {
 const CHUNK_BYTES: usize = 1 << 30;
 /// Frames read before sending: each takes a slot of the longest one's length.
 const CHUNK_FRAMES: usize = 1 << 20;
-/// Most bytes of all slots.
+/// Maximum bytes of all slots.
 const SLOTS_BYTES: usize = 2 << 30;
 
 /// A file read in parts.
@@ -225,7 +225,7 @@ impl Trace {
 /// A trace being sent.
 struct Replay {
     sending: Sending,
-    /// Packets still to be sent at most.
+    /// Maximum number of packets still to be sent.
     left: u64,
     base_ns: u64,
 }

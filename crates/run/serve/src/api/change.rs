@@ -22,7 +22,7 @@ use crate::search::quoted;
 use crate::times;
 use crate::trust::{Role, Who};
 
-/// Most bytes of a reason.
+/// Maximum bytes of a reason.
 const WHY_BYTES_MAX: usize = 1 << 10;
 /// The rest is for the name of who asked.
 const WHY_OWN_BYTES_MAX: usize = WHY_BYTES_MAX - 256;

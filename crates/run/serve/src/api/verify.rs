@@ -18,7 +18,7 @@ use crate::logs as of_logs;
 use crate::refused::Refused;
 use crate::work::until;
 
-/// Most damaged places that are reported.
+/// Maximum number of damaged places that are reported.
 const DAMAGE_MAX: usize = 1000;
 
 /// A line of a check of a log.

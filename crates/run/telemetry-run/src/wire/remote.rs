@@ -37,7 +37,7 @@ const ROOM_LOOK: Duration = Duration::from_millis(1);
 const GRANT_WAIT: Duration = Duration::from_secs(10);
 /// Between looks at the stop flag while collectors connect.
 const STOP_LOOK: Duration = Duration::from_millis(50);
-/// Operations of a report at most: copies of a value, or of two paths and a word of the dictionary.
+/// Maximum number of operations of a report: copies of a value, or of two paths and a word of the dictionary.
 const OPERATIONS_MAX: usize = 9;
 
 /// All collectors.

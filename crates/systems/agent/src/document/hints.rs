@@ -7,7 +7,7 @@ use crate::pattern::matches;
 
 /// Policies that are named.
 const HINTS_MAX: usize = 20;
-/// Names that are compared with patterns at most: some 0.3 s.
+/// Maximum number of names that are compared with patterns: some 0.3 s.
 const COMPARED_MAX: usize = 10_000_000;
 /// Of a list, as many are shown.
 const SHOWN_MAX: usize = 3;

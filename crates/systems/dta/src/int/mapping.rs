@@ -58,7 +58,7 @@ pub struct Mapper {
     counters: IntCounters,
     sequences: Sequences,
     places: Places,
-    /// Bytes of an event at most.
+    /// Maximum bytes of an event.
     event_len: usize,
 }
 

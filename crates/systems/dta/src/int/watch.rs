@@ -19,7 +19,7 @@ use crate::tally;
 
 /// Packets that are summed at a time. Memory: about 100 bytes each.
 const ROWS: usize = 4096;
-/// Thresholds at most.
+/// Maximum number of thresholds.
 pub(super) const WATCHES_MAX: usize = 8;
 
 /// A threshold, and the list of those above it.

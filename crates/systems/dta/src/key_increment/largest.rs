@@ -20,7 +20,7 @@ use crate::key::Key;
 
 /// Places of the index for each row: a search ends after about one.
 const INDEX_FACTOR: usize = 4;
-/// Rows at most: their numbers have 16 bits.
+/// Maximum number of rows: their numbers have 16 bits.
 const ROWS_MAX: usize = 1 << 14;
 
 /// A key and its count.

@@ -4,7 +4,7 @@ use strata_wire::exact;
 
 /// Bytes of a slot.
 pub(crate) const SLOT_LEN: usize = 4;
-/// Bytes of a chunk at most: of eight hops and their extent.
+/// Maximum bytes of a chunk: of eight hops and their extent.
 pub(crate) const CHUNK_LEN_MAX: usize = 64;
 
 /// Hops that an extent can state; of a longer path, this number and that it is at least so long.

@@ -46,7 +46,7 @@ use sequence::{Arrival, Sequence, Stamp};
 
 /// Rows and lists that are looked at for their age in one tick.
 const LOOKED_AT: usize = 4096;
-/// Negative acknowledgements of a report at most. Without a bound, reporters that answer each at once and a
+/// Maximum number of negative acknowledgements of a report. Without a bound, reporters that answer each at once and a
 /// network that duplicates datagrams would keep a translator at its limit busy with what it drops.
 const NACKS_MAX: u8 = 8;
 

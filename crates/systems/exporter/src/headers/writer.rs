@@ -11,7 +11,7 @@ use super::{Header, TooLong, other, write};
 use crate::bits::{Position, Writer};
 use crate::datagram::{Datagram, HEADER_LEN, Kind, LEN_MAX, LEN_MIN, Numbered, Source};
 
-/// Zeros that fill up a datagram at most: more than nearly all headers take.
+/// Maximum number of zeros that fill up a datagram: more than nearly all headers take.
 const FILL_MAX: usize = 64;
 
 /// Compresses the headers of one interface into datagrams of a given size. Takes about 50 KiB, with any packets.

@@ -8,7 +8,7 @@ use crate::vector::{Grouped, Vector};
 
 /// Flows that may share a set; the least recently used one makes room.
 const WAYS: usize = 4;
-/// Vectors in a record at most.
+/// Maximum number of vectors in a record.
 const RUNS_MAX: usize = 16;
 /// Vectors whose flows are fetched before the first of them is looked at.
 const BATCH: usize = 32;
@@ -60,9 +60,9 @@ impl<T> Grouped<T> for Record<'_, T> {
 pub struct ReassemblyOptions {
     /// Flows that are put together at once, rounded up to a multiple of 4.
     pub flows: u32,
-    /// Tuples of a record at most.
+    /// Maximum number of tuples of a record.
     pub tuples_max: u16,
-    /// Time from the start of a record's first vector to that of its last, at most.
+    /// Maximum time from the start of a record's first vector to that of its last.
     pub interval_ns: u64,
 }
 

@@ -13,7 +13,7 @@ const AHEAD_MAX: u64 = 1 << 32;
 /// Bounds of a [`Sequencer`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SequencerOptions {
-    /// Caches that are listened to at most.
+    /// Maximum number of caches whose vectors are accepted.
     pub caches_max: usize,
     /// Datagrams of a cache that wait for one that is missing; then it is lost.
     pub waiting_max: usize,

@@ -47,9 +47,9 @@ pub struct BurstOptions {
     /// How long packets wait for those of vectors that come later, ns: as long as a vector may be
     /// in the cache.
     pub hold_ns: u64,
-    /// Packets that wait at most.
+    /// Maximum number of packets that wait.
     pub packets_max: u32,
-    /// Hosts of these at most.
+    /// Maximum number of hosts that these packets come from.
     pub hosts_max: u32,
     /// Sources of a burst that are named: those of the most bytes.
     pub top: usize,

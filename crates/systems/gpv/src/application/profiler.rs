@@ -11,9 +11,9 @@ use crate::vector::Grouped;
 /// How much a profiler holds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ProfilerOptions {
-    /// Hosts that are profiled at most: those that sent first.
+    /// Maximum number of hosts that are profiled: those that sent first.
     pub hosts_max: u32,
-    /// Packets of all hosts at most.
+    /// Maximum number of packets of all hosts.
     pub packets_max: u64,
 }
 

@@ -13,9 +13,9 @@ use crate::packet::Packet;
 use crate::tuple::{Column, Columns, Full};
 use crate::vector::Vector;
 
-/// Destinations at most.
+/// Maximum number of destinations.
 const DESTINATIONS_MAX: usize = 64;
-/// Rules of a list at most: each packet or vector looks at them in turn.
+/// Maximum number of rules of a list: each packet or vector looks at them in turn.
 const RULES_MAX: usize = 1024;
 
 /// Which packets the cache takes. Closures do: a filter over bytes, such as a program of
@@ -184,7 +184,7 @@ pub struct Destination {
     pub id: u32,
     /// Which features of packets it gets; times are among them.
     pub columns: Columns,
-    /// Bytes of a datagram at most.
+    /// Maximum bytes of a datagram.
     pub datagram_len: usize,
     /// Which vectors it gets.
     pub admit: Arc<dyn Admit>,

@@ -16,7 +16,7 @@ const VERSION: u8 = 2;
 const HEADER_LEN: usize = size_of::<ControlHeader>();
 const RANGE_LEN: usize = 8;
 
-/// Ranges that one packet names at most: it fits into Ethernet's 1,500 bytes.
+/// Maximum number of ranges that one packet names: it fits into Ethernet's 1,500 bytes.
 pub const RANGES_MAX: usize = 175;
 
 /// Asks a cache to let go of slots.

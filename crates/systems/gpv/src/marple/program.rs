@@ -5,7 +5,7 @@ use crate::tuple::{Column, Columns};
 
 /// Registers of a program.
 pub(super) const REGISTERS: usize = 256;
-/// Instructions of a program at most.
+/// Maximum number of instructions of a program.
 pub(super) const OPS_MAX: usize = 4096;
 
 /// An instruction on registers.

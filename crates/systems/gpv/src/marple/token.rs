@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use super::error::QueryError;
 use super::fields::address_words;
 
-/// Bytes of a query at most.
+/// Maximum bytes of a query.
 const TEXT_MAX: usize = 64 * 1024;
 
 #[derive(Clone, Copy, PartialEq, Debug)]

@@ -25,7 +25,7 @@ pub const HEADER_LEN: usize = 12;
 /// The kind of a refusal, in every version.
 const REFUSED: u8 = 3;
 
-/// Most bytes of the body of a message of this kind.
+/// Maximum bytes of the body of a message of this kind.
 fn body_len_max(kind: u8) -> usize {
     match kind {
         1 | 12 => FIRST_LEN_MAX,

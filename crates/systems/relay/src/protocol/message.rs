@@ -21,21 +21,21 @@ pub(super) const TEXT_LEN_MAX: usize = 1 << 20;
 const SESSION_LEN_MAX: usize = 64;
 /// Bytes of program and version, and of the names of a model or a class.
 const NAME_LEN_MAX: usize = 256;
-/// Most bytes of the names of modes.
+/// Maximum bytes of the names of modes.
 const MODE_LEN_MAX: usize = 4 << 10;
-/// Most bytes of a capture filter.
+/// Maximum bytes of a capture filter.
 const FILTER_LEN_MAX: usize = 16 << 10;
-/// Most bytes of the names of all inputs.
+/// Maximum bytes of the names of all inputs.
 const INPUTS_LEN_MAX: usize = 64 << 10;
-/// Most inputs that are named.
+/// Maximum number of inputs that are named.
 const INPUTS_MAX: usize = 1024;
-/// Most classes: as many as a byte can name.
+/// Maximum number of classes: the values of a byte.
 const CLASSES_MAX: usize = 256;
-/// Most warnings, and most bytes of each.
+/// Maximum number of warnings, and maximum bytes of each.
 const WARNINGS_MAX: usize = 256;
 const WARNING_LEN_MAX: usize = 1 << 10;
 
-/// Most bytes of the reason for a relay's shortage.
+/// Maximum bytes of the reason for a relay's shortage.
 const WHY_LEN_MAX: usize = 1 << 10;
 
 /// Allowed sizes of a block in bytes.

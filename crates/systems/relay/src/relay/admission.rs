@@ -25,13 +25,13 @@ use crate::random::nonce;
 
 use super::Inner;
 
-/// Most connections without a session, from all sources.
+/// Maximum number of connections without a session, from all sources.
 pub(super) const PENDING_MAX: usize = 64;
 /// The same from one address.
 pub(super) const PENDING_PER_SOURCE: usize = 32;
-/// Most bytes that they have sent, in total.
+/// Maximum bytes that they have sent, in total.
 const PENDING_BYTES_MAX: usize = 64 << 20;
-/// Most addresses of admitted switches that are remembered.
+/// Maximum number of addresses of admitted switches that are remembered.
 const KNOWN_MAX: usize = 256;
 /// How often strangers are reported.
 const REPORT_EVERY: Duration = Duration::from_secs(10);

@@ -5,7 +5,7 @@ use super::super::parse::{Expr, Name, Operator};
 use super::super::program::{AnswerOf, Op, Slot};
 use super::compiler::{Checked, Compiler, Stream};
 
-/// Statements of a query at most.
+/// Maximum number of statements of a query.
 const STREAMS_MAX: usize = 64;
 
 impl<'a> Compiler<'_, 'a> {

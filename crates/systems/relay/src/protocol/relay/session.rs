@@ -25,8 +25,7 @@ const STRAGGLERS_NS: u64 = 100 * MS_NS;
 const STRAGGLERS_MAX_NS: u64 = 2 * SECOND_NS;
 /// A switch that is silent for this long is lost; it must send every 100 ms.
 const SILENCE_MAX_NS: u64 = 30 * SECOND_NS;
-/// Most bytes of definitions before one block: a switch has a few kilobytes, and its inputs' own
-/// metadata.
+/// Maximum bytes of definitions before one block: a switch has a few kilobytes, and its inputs' own metadata.
 const DEFINITIONS_MAX: usize = 64 << 20;
 /// Bytes of the shortest segment: its header alone.
 const SEGMENT_BYTES_MIN: u64 = HEADER_LEN as u64;

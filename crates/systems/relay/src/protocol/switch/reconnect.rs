@@ -9,7 +9,7 @@ use super::{Connection, Search, State, Switch, progress};
 
 /// How often to try to reconnect to a lost relay.
 const RECONNECT_EVERY_NS: u64 = 200 * MS_NS;
-/// Most problems reported as text.
+/// Maximum number of problems reported as text.
 const PROBLEMS_MAX: usize = 100;
 
 impl Switch {
