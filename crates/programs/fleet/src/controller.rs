@@ -516,7 +516,7 @@ fn rollout(client: &ControllerClient, json: bool) -> Result<()> {
         )?;
     }
     if let Some(before) = rollout.before.last() {
-        writeln!(out, "undo returns to version {before}")?;
+        writeln!(out, "undo applies version {before} again")?;
     }
     Ok(())
 }

@@ -123,7 +123,7 @@ impl Recorder {
             Some(_) => Err(RoleError::Refused(process.messages.last)),
             None => {
                 process.kill();
-                let what = "the check of the policies does not finish";
+                let what = "the check of the policies did not end in time";
                 Err(RoleError::Refused(what.into()))
             }
         }
@@ -199,7 +199,7 @@ impl Child {
                 return Some(why);
             }
             if started.elapsed() > START {
-                return Some("the recording does not start".into());
+                return Some("the recording did not begin to capture in time".into());
             }
         }
         None

@@ -87,6 +87,6 @@ pub enum RegistryError {
     #[error("{0} is enrolled as {1}: enrol under another name for this")]
     NotThat(String, &'static str),
     /// There is no version before.
-    #[error("there is no version to return to")]
+    #[error("there is no previous version of the policies to apply again")]
     NothingBefore,
 }

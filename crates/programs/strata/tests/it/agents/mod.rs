@@ -167,7 +167,10 @@ fn policies_are_applied_by_difference_or_not_at_all() {
     let address = format!("127.0.0.1:{}", free_port());
     let mut controller = Controller::start(dir.path(), None, &address);
     let text = failed(&mut controller.command(&["rollout", "undo"]));
-    assert!(text.contains("no version to return to"), "{text}");
+    assert!(
+        text.contains("no previous version of the policies"),
+        "{text}"
+    );
     let folder = policies(dir.path(), ALL);
     let text = ok(&mut controller.command(&["apply", &folder, "--dry-run"]));
     assert_eq!(
