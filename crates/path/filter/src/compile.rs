@@ -64,6 +64,32 @@ pub(crate) fn compile(expr: &Expr, link: LinkType) -> Result<Program, CompileErr
     Ok(compiler.finish())
 }
 
+/// As [`compile`], of packets with one VLAN tag more or none.
+pub(crate) fn compile_through_tag(expr: &Expr, link: LinkType) -> Result<Program, CompileError> {
+    let mut compiler = Compiler::new(link);
+    if !compiler.layers.has_tags() || matches!(expr, Expr::Any) {
+        return compile(expr, link);
+    }
+    let exits = Exits {
+        yes: Label(ACCEPT),
+        no: Label(REJECT),
+    };
+    let (tagged, bare) = (compiler.label(), compiler.label());
+    let by_tag = Exits {
+        yes: tagged,
+        no: bare,
+    };
+    compiler.is_tagged(&Test::Vlan(None), by_tag)?;
+    let outer = (compiler.layers, compiler.free_register);
+    compiler.bind(bare);
+    compiler.expr(expr, exits)?;
+    (compiler.layers, compiler.free_register) = outer;
+    compiler.layers.enter_vlan();
+    compiler.bind(tagged);
+    compiler.expr(expr, exits)?;
+    Ok(compiler.finish())
+}
+
 pub(crate) struct Compiler {
     pub(crate) layers: Layers,
     /// Jump targets are labels until [`Compiler::finish`].

@@ -188,9 +188,27 @@ impl Layers {
         self.network(offset.wrapping_sub(4))
     }
 
+    /// Whether packets may have a VLAN tag, by which the rest of the packet begins later.
+    pub(crate) fn has_tags(&self) -> bool {
+        matches!(
+            self.link,
+            Link::Ethernet | Link::LinuxCooked | Link::LinuxCooked2
+        )
+    }
+
     pub(crate) fn enter_vlan(&mut self) {
+        self.link_type = match self.link {
+            // The type that was before the payload is at its end now, wherever it was.
+            Link::LinuxCooked2 => Offset {
+                constant: self.payload.constant.wrapping_add(2),
+                ..self.payload
+            },
+            _ => Offset {
+                constant: self.link_type.constant.wrapping_add(4),
+                ..self.link_type
+            },
+        };
         self.payload.constant = self.payload.constant.wrapping_add(4);
-        self.link_type.constant = self.link_type.constant.wrapping_add(4);
     }
 
     pub(crate) fn enter_mpls(&mut self) {

@@ -31,7 +31,8 @@
 //!
 //! # Meaning
 //!
-//! That of libpcap 1.10.3 on capture files, against which it is tested. So a load beyond the
+//! That of libpcap 1.10.3 on capture files, against which it is tested; on interfaces, one VLAN tag
+//! is looked through ([`Filter::on_interfaces`]). So a load beyond the
 //! captured bytes rejects the packet, whatever `not` and `or` surround it. `vlan`, `mpls`, `pppoes`
 //! and `geneve` shift the headers for everything to their right, also across `or`. `port` tests
 //! first fragments only, and directly after the IPv6 header. `tcp[...]` and the like read IPv4
@@ -83,6 +84,7 @@
 //!   use a wrong header length; here it is right.
 //! - BSD loopback: the address family is taken in both byte orders, for which libpcap needs
 //!   the file header.
+//! - `vlan` works in Linux cooked captures too, where a packet of `-i any` keeps its tag here.
 //! - `protochain` follows at most 256 headers; libpcap can be made to loop for ever.
 //! - `tcp port ((80 or 81) or 82)`, `len << (32 - 1)` and `len / (0 + 5)` are accepted; an
 //!   expression that can match nothing is not refused.
@@ -132,6 +134,8 @@ pub use program::Program;
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Filter {
     expr: Expr,
+    /// One VLAN tag is looked through.
+    through_tag: bool,
 }
 
 impl Filter {
@@ -149,7 +153,19 @@ impl Filter {
             let message = "the filter is nested too deeply: write it shorter";
             return Err(ParseError::new(expression, whole, message));
         }
-        Ok(Self { expr })
+        Ok(Self {
+            expr,
+            through_tag: false,
+        })
+    }
+
+    /// The same filter for packets of interfaces. There it means what it means to `tcpdump -i` on Linux, where the
+    /// kernel takes the outer VLAN tag off a packet before the filter sees it: `tcp` matches tagged packets too. A
+    /// filter with `vlan` stays as it is, and has to say on which side of the tag it looks.
+    #[must_use]
+    pub fn on_interfaces(mut self) -> Self {
+        self.through_tag = !has_vlan(&self.expr);
+        self
     }
 
     /// The tree.
@@ -164,7 +180,10 @@ impl Filter {
     ///
     /// A test that is impossible on this link type, as in libpcap.
     pub fn compile(&self, link: LinkType) -> Result<Program, CompileError> {
-        compile::compile(&self.expr, link)
+        match self.through_tag {
+            true => compile::compile_through_tag(&self.expr, link),
+            false => compile::compile(&self.expr, link),
+        }
     }
 
     /// Sets of addresses, sorted: every matching packet has at least one of each set. Empty if
@@ -198,6 +217,15 @@ impl Filter {
     }
 }
 
+fn has_vlan(expr: &Expr) -> bool {
+    match expr {
+        Expr::Any => false,
+        Expr::Test(test) => matches!(test, Test::Vlan(_)),
+        Expr::Not(inner) => has_vlan(inner),
+        Expr::And(parts) | Expr::Or(parts) => parts.iter().any(has_vlan),
+    }
+}
+
 impl FromStr for Filter {
     type Err = ParseError;
 
@@ -216,6 +244,9 @@ impl fmt::Display for Filter {
 /// A filter from a hand-made tree.
 impl From<Expr> for Filter {
     fn from(expr: Expr) -> Self {
-        Self { expr }
+        Self {
+            expr,
+            through_tag: false,
+        }
     }
 }

@@ -355,17 +355,18 @@ impl Compiler {
             return Err(self.unsupported(test, "no VLAN tag can follow an MPLS label"));
         }
         match self.layers.link {
-            Link::Ethernet => {}
+            Link::Ethernet | Link::LinuxCooked | Link::LinuxCooked2 => {}
             Link::Wlan(radio) if radio != Radio::Ppi => {}
-            _ => return Err(self.unsupported(test, "VLAN tags are in Ethernet and 802.11 only")),
+            _ => {
+                return Err(self.unsupported(
+                    test,
+                    "VLAN tags are in Ethernet, 802.11 and Linux cooked captures only",
+                ));
+            }
         }
         let tagged = self.label();
         let inner = exits.and_maybe(id.is_some(), tagged);
-        // IEEE 802.1Q C-tag and S-tag, and the earlier type of S-tags.
-        let types = [0x8100, 0x88a8, 0x9100];
-        self.sequence(types.len(), inner, false, |this, index, exits| {
-            this.ether_proto(test, types[index], exits)
-        })?;
+        self.is_tagged(test, inner)?;
         self.bind(tagged);
         if let Some(id) = id {
             let tag = self.layers.network(0);
@@ -373,6 +374,15 @@ impl Compiler {
         }
         self.layers.enter_vlan();
         Ok(())
+    }
+
+    /// Whether a VLAN tag is next.
+    pub(crate) fn is_tagged(&mut self, test: &Test, exits: Exits) -> Result<(), CompileError> {
+        // IEEE 802.1Q C-tag and S-tag, and the earlier type of S-tags.
+        let types = [0x8100, 0x88a8, 0x9100];
+        self.sequence(types.len(), exits, false, |this, index, exits| {
+            this.ether_proto(test, types[index], exits)
+        })
     }
 
     pub(crate) fn mpls(

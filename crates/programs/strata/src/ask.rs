@@ -170,8 +170,8 @@ pub(crate) struct Args {
     #[arg(long, group = "lists")]
     list: bool,
 
-    /// Print the list (--list, --installed) as JSON.
-    #[arg(long, requires = "lists")]
+    /// Print JSON: the answer, as with --format json, or the list (--list, --installed).
+    #[arg(long, conflicts_with = "format")]
     json: bool,
 
     #[command(flatten)]

@@ -16,6 +16,7 @@ use anyhow::Result;
 use clap::ValueEnum;
 use clap::builder::Resettable;
 use strata_dta::protocol::UDP_PORT;
+use strata_filter::Filter;
 use strata_policy::DetailBudget;
 use strata_record::{
     DestinationSpec, DetailSpec, InputSpec, LogSpec, ModelSpec, RecordSpec, ShadowSpec,
@@ -242,7 +243,10 @@ impl DataPathArgs {
                 false => InputSpec::Files(self.read.clone()),
             },
             destination,
-            filter: text::filter(&self.filter)?,
+            filter: match self.live.is_any_named() {
+                true => text::filter(&self.filter)?.map(Filter::on_interfaces),
+                false => text::filter(&self.filter)?,
+            },
             input_name: None,
             filter_text: self.filter.join(" "),
             model: ModelSpec {

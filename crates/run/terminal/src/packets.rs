@@ -102,6 +102,7 @@ pub fn live(
     stop: &AtomicBool,
     take: &mut impl Take,
 ) -> Result<Vec<(String, u64)>> {
+    let filter = filter.map(Filter::on_interfaces);
     let mut options = LiveOptions::default();
     options.interfaces = interface_names(interfaces);
     options.snaplen = SNAPLEN;

@@ -239,6 +239,67 @@ fn the_kernel_filters_as_evaluation_does_tags_included() {
     });
 }
 
+/// What libpcap captures on an interface until it has nothing more.
+fn by_libpcap(capture: &mut pcap::Capture<pcap::Active>) -> Vec<Vec<u8>> {
+    let mut received = Vec::new();
+    while let Ok(packet) = capture.next_packet() {
+        received.push(packet.data.to_vec());
+    }
+    received
+}
+
+/// On interfaces, one tag is looked through, as libpcap does there, since the kernel has taken it off.
+#[test]
+fn filters_on_an_interface_match_what_they_match_there_in_libpcap() {
+    let Some(namespace) = namespace("through") else {
+        return;
+    };
+    let mut sent = packets(&["labelled/mix-test/trace.pcap"]);
+    sent.truncate(300);
+    sent.extend(odd_packets());
+    // libpcap puts a tag back in front of what the kernel says that the frame is; 802.3 frames it does not know.
+    sent.retain(|packet| packet[12] >= 6);
+    namespace.enter(|| {
+        for text in [
+            "tcp",
+            "not tcp",
+            "udp port 53 or arp",
+            "host 10.0.0.1",
+            "not (src net 10.0.0.0/8 or ip6)",
+            "ip[8] > 5",
+            "ether host 00:00:00:00:00:01 or icmp or icmp6",
+            "mpls and ip",
+            "pppoes",
+        ] {
+            let peer = pcap::Capture::from_device(FAR).unwrap();
+            let peer = peer.promisc(true).immediate_mode(true);
+            let mut peer = peer.buffer_size(64 << 20).open().unwrap();
+            peer.filter(text, true).unwrap();
+            let mut peer = peer.setnonblock().unwrap();
+            let filter = Filter::parse(text).unwrap().on_interfaces();
+            let program = filter.compile(LinkType::ETHERNET).unwrap();
+            let mut with = options(FAR);
+            with.filter = Some(filter);
+            let mut live = open(&with);
+            assert_eq!(live.filter_in_user_space(), None, "{text}");
+            send(&sent);
+            let length = |packet: &[u8]| u32::try_from(packet.len()).unwrap();
+            let wanted = sent
+                .iter()
+                .filter(|packet| program.matches(packet, length(packet)));
+            let received = receive(&mut live, wanted.count());
+            let received: Vec<Vec<u8>> = received.into_iter().map(|packet| packet.data).collect();
+            let there = by_libpcap(&mut peer);
+            assert!(
+                received == there,
+                "{text}: {} here, {} in libpcap",
+                received.len(),
+                there.len()
+            );
+        }
+    });
+}
+
 #[test]
 fn all_interfaces_together_come_cooked() {
     let Some(namespace) = namespace("cooked") else {

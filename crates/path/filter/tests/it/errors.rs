@@ -95,7 +95,7 @@ fn link_types_say_why() {
          802.11 and FDDI headers only"
     );
     for (expression, link, words) in [
-        ("vlan", LinkType::LINUX_SLL, "VLAN tags"),
+        ("vlan", LinkType::PPP, "VLAN tags"),
         ("inbound", LinkType::ETHERNET, "Linux cooked"),
         ("ifindex 1", LinkType::LINUX_SLL, "v2"),
         ("type mgt", LinkType::ETHERNET, "802.11"),

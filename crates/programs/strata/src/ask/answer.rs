@@ -40,6 +40,7 @@ pub(super) enum Format {
 impl Format {
     fn of(args: &Args) -> Self {
         args.format
+            .or(args.json.then_some(Self::Json))
             .unwrap_or_else(|| match suffix(&args.write).as_str() {
                 "csv" => Self::Csv,
                 "json" | "jsonl" | "ndjson" => Self::Json,

@@ -11,7 +11,9 @@ const TOPICS: [(&str, &str); 5] = [
     (
         "filters",
         "\
-Filters are those of tcpdump (pcap-filter(7)), and mean the same. They go after all options:
+Filters are those of tcpdump (pcap-filter(7)), and mean the same: with -i, as with tcpdump -i on
+Linux, tcp also matches packets in one VLAN; of files and logs, tcp matches untagged packets only,
+and vlan and tcp tagged ones. Filters go after all options:
 
   strata record -i eth0 -o log/ not port 22
   strata export log/ -w web.pcapng 'tcp port 80 or tcp port 443'

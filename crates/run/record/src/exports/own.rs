@@ -172,7 +172,9 @@ pub(crate) fn without(
 fn parsed(mut tests: Vec<String>, filter: Option<&Filter>) -> Result<Filter> {
     tests.extend(filter.map(|filter| format!("({filter})")));
     let text = tests.join(" and ");
-    Filter::parse(&text).map_err(|error| RoleError::Refused(error.to_string()))
+    let parsed = Filter::parse(&text);
+    let parsed = parsed.map_err(|error| RoleError::Refused(error.to_string()))?;
+    Ok(parsed.on_interfaces())
 }
 
 #[cfg(test)]

@@ -121,20 +121,23 @@ def nonmt([maxseq, nm_count], [tcpseq]):
     if maxseq != 0 and before(tcpseq, maxseq) { nm_count = nm_count + 1; }
     if maxseq == 0 or before(maxseq, tcpseq) { maxseq = tcpseq; }
 
-tcps = filter(T, proto == TCP);
+# A later fragment has no TCP header.
+tcps = filter(T, proto == TCP and tcpflags > 0);
 result = groupby(tcps, [srcip, dstip, srcport, dstport, proto, switch], nonmt);
 ",
     },
     Shipped {
         name: "tcp-out-of-sequence",
-        about: "packets of each TCP flow that do not continue the previous packet",
+        about: "packets of each TCP flow that do not continue the previous packet; as published, its \
+                first packet and the one after a SYN count too",
         parameters: &[],
         text: "\
 def oos_count([count, lastseq], [tcpseq, payload_len]):
     if before(lastseq, tcpseq) or before(tcpseq, lastseq) { count = count + 1; emit(); }
     lastseq = tcpseq + payload_len
 
-tcps = filter(T, proto == TCP);
+# A later fragment has no TCP header.
+tcps = filter(T, proto == TCP and tcpflags > 0);
 result = groupby(tcps, [srcip, dstip, srcport, dstport, proto, switch], oos_count);
 ",
     },
@@ -154,7 +157,8 @@ def again([count, next, seen], [tcpseq, payload_len, tcpflags]):
     if seen == 0 or before(next, end) { next = end; }
     seen = 1
 
-tcps = filter(T, proto == TCP);
+# A later fragment has no TCP header.
+tcps = filter(T, proto == TCP and tcpflags > 0);
 result = groupby(tcps, [srcip, dstip, srcport, dstport, proto, switch], again);
 ",
     },

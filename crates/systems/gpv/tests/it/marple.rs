@@ -148,12 +148,17 @@ fn is_before(a: u64, b: u64) -> bool {
     (a.wrapping_sub(b) >> 31) % 2 == 1
 }
 
+/// Whether a packet has a TCP header: some flag is set. A later fragment has none.
+fn has_header(packet: &&Packet) -> bool {
+    packet.key.protocol() == 6 && packet.tcp_flags > 0
+}
+
 /// As [`naive`], of queries about TCP.
 fn naive_tcp(name: &str, packets: &[Packet]) -> Rows {
     match name {
         "tcp-non-monotonic" => {
             let mut flows: HashMap<String, (u32, u64)> = HashMap::new();
-            for packet in packets.iter().filter(|packet| packet.key.protocol() == 6) {
+            for packet in packets.iter().filter(has_header) {
                 let (highest, count) = flows.entry(flow(&packet.key)).or_default();
                 let (seq, before) = (packet.tcp_seq.into(), u64::from(*highest));
                 *count += u64::from(before != 0 && is_before(seq, before));
@@ -168,7 +173,7 @@ fn naive_tcp(name: &str, packets: &[Packet]) -> Rows {
         }
         "tcp-out-of-sequence" => {
             let mut flows: HashMap<String, (u64, u64)> = HashMap::new();
-            for packet in packets.iter().filter(|packet| packet.key.protocol() == 6) {
+            for packet in packets.iter().filter(has_header) {
                 let (count, next) = flows.entry(flow(&packet.key)).or_default();
                 *count += u64::from(u64::from(packet.tcp_seq) != *next % (1 << 32));
                 *next = u64::from(packet.tcp_seq) + u64::from(packet.payload_len.min(65_535));
@@ -180,7 +185,7 @@ fn naive_tcp(name: &str, packets: &[Packet]) -> Rows {
         }
         "tcp-retransmissions" => {
             let mut flows: HashMap<String, (u64, Option<u64>)> = HashMap::new();
-            for packet in packets.iter().filter(|packet| packet.key.protocol() == 6) {
+            for packet in packets.iter().filter(has_header) {
                 let (count, next) = flows.entry(flow(&packet.key)).or_default();
                 let (seq, len) = (
                     u64::from(packet.tcp_seq),
@@ -572,6 +577,7 @@ fn published_names_and_folds_without_a_body() {
 fn sequence_numbers_wrap() {
     let segment = |number: u32, packet: Packet| Packet {
         tcp_seq: u32::MAX.wrapping_sub(10_000).wrapping_add(number * 1_000),
+        tcp_flags: 0x10,
         payload_len: 1_000,
         ..packet
     };
@@ -581,6 +587,13 @@ fn sequence_numbers_wrap() {
     packets.iter_mut().for_each(|packet| packet.key = key);
     let again = packets[9];
     packets.insert(20, again);
+    // A later fragment has no header: neither number nor flags.
+    let fragment = Packet {
+        tcp_seq: 0,
+        tcp_flags: 0,
+        ..packets[30]
+    };
+    packets.insert(30, fragment);
     let count = |name: &str, column: &str| {
         let shipped = shipped(name).unwrap();
         let mut query = run(shipped.text, Limits::default(), &packets);
