@@ -29,13 +29,16 @@ class StreamWarning(UserWarning):
 
 class Record(NamedTuple):
     """A record: where reading goes on after it, its number (None if its form has none), when it was
-    appended (ns since 1970), its bytes, and what it says, if Strata wrote it (`--to-stream`)."""
+    appended (ns since 1970), its bytes, and what it says, if Strata wrote it (`--to-stream`); if it
+    came through a server, its producer, and its number among the records of that producer."""
 
     cursor: str
     seq: int | None
     time_ns: int
     data: bytes
     decoded: dict | None = None
+    producer: str | None = None
+    number: int | None = None
 
 
 def tail(
@@ -67,7 +70,8 @@ def tail(
                 hexadecimal = said.get("hex")
                 data = said["text"].encode() if hexadecimal is None else bytes.fromhex(hexadecimal)
                 place = said["cursor"], said["seq"], said["time_ns"]
-                yield Record(*place, data, said.get("decoded"))
+                origin = said.get("producer"), said.get("number")
+                yield Record(*place, data, said.get("decoded"), *origin)
             if program.wait() != 0:
                 raise ProgramError(_said(errors))
         finally:

@@ -1,6 +1,6 @@
 //! The pieces of a log that can be deleted: parts, and block files that are no longer written to.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use strata_blocks::ClassCount;
 use strata_store::{BlockFile, Damage, Gone, Log, Part, Recording, Select, StoreError, add_counts};
@@ -127,10 +127,17 @@ pub(crate) fn of_part(part: &Part, recording: &Recording, anomalous: &Anomalous)
     } else {
         Importance::Ordinary
     };
+    let is_protected = importance == Importance::Protected;
+    let counts = part.counts.iter().filter(|_| !is_protected);
+    let classes: BTreeSet<String> = counts
+        .filter_map(|count| recording.classes.get(usize::from(count.class)))
+        .map(|name| retention_class(name))
+        .collect();
     Piece {
         what: PieceKind::Part {
             id: part.id,
             retention: part.retention.clone(),
+            classes: classes.into_iter().collect(),
         },
         importance,
         // A part without packets holds metadata of the recording's inputs.

@@ -104,6 +104,9 @@ pub enum PieceKind {
         id: u32,
         /// Its retention class.
         retention: String,
+        /// Retention classes of its packets: those of a flow with an anomalous packet are together. None, if a policy
+        /// protects them.
+        classes: Vec<String>,
     },
     /// A block file that is no longer written to.
     Block {
@@ -138,9 +141,18 @@ pub fn plan(pieces: &[Piece], held: u64, retention: &Retention, now_ns: u64) -> 
     order.sort_by_key(|&at| (pieces[at].last_ns, at));
     let is_too_old = |piece: &Piece, protected: bool| {
         let keep = match &piece.what {
+            // A part is not deleted before any of its classes.
             PieceKind::Part {
-                retention: class, ..
-            } => retention.of(class),
+                retention: class,
+                classes,
+                ..
+            } => retention.of(class).and_then(|keep| {
+                let longest = retention.longest(classes, false);
+                match classes.is_empty() {
+                    true => Some(keep),
+                    false => longest.map(|longest| longest.max(keep)),
+                }
+            }),
             PieceKind::Block { classes, .. } => retention.longest(classes, protected),
         };
         keep.is_some_and(|keep| is_older(piece.last_ns, keep, now_ns))
@@ -199,6 +211,7 @@ mod tests {
             what: PieceKind::Part {
                 id: 1,
                 retention: class.to_owned(),
+                classes: Vec::new(),
             },
             importance,
             last_ns,
@@ -276,6 +289,23 @@ mod tests {
         let both = plan(&pieces, 0, &retention, 65);
         assert_eq!(both.delete, [0, 1], "one by age, one for room");
         assert!(both.still_too_large);
+    }
+
+    #[test]
+    fn a_part_stays_as_long_as_any_class_of_its_packets() {
+        let mut mixed = part("anomalous", Importance::Anomalous, 0, 1);
+        if let PieceKind::Part { classes, .. } = &mut mixed.what {
+            *classes = vec!["anomalous".to_owned(), "benign".to_owned()];
+        }
+        let mut retention = Retention::default();
+        let mut gone = |class: &str, keep_ns: u64| {
+            retention.keep_class_ns.insert(class.to_owned(), keep_ns);
+            !plan(&[mixed.clone()], 0, &retention, 100).delete.is_empty()
+        };
+        assert!(!gone("anomalous", 50), "benign has no age");
+        assert!(!gone("benign", 500));
+        assert!(gone("benign", 60));
+        assert!(!gone("anomalous", 500));
     }
 
     #[test]

@@ -420,6 +420,7 @@ impl Pruner<'_> {
             what: PieceKind::Part {
                 id,
                 retention: PROTECTED.to_owned(),
+                classes: Vec::new(),
             },
             importance: Importance::Protected,
             last_ns: piece.last_ns,

@@ -339,7 +339,7 @@ fn next(log: &Log, keep: &Keep, retention: &Retention, dir: &str) -> Result<Stor
 
 fn piece(piece: &Piece) -> StoragePiece {
     let (what, class) = match &piece.what {
-        PieceKind::Part { id, retention } => (format!("part {id}"), retention.clone()),
+        PieceKind::Part { id, retention, .. } => (format!("part {id}"), retention.clone()),
         PieceKind::Block { entry, .. } => (entry.name.clone(), String::from("all")),
     };
     StoragePiece {
