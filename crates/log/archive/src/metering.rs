@@ -153,7 +153,7 @@ impl Metering {
         }
     }
 
-    /// Takes a packet of a flow that is wanted, and gives the records of flows that ended before it.
+    /// Takes a packet, and gives the records of flows that ended before it.
     ///
     /// # Errors
     ///
@@ -161,7 +161,6 @@ impl Metering {
     pub fn packet<E>(
         &mut self,
         packet: &MeteredPacket<'_>,
-        is_wanted: impl FnOnce(&FlowKey) -> bool,
         take: &mut TakeRecord<'_, E>,
     ) -> Result<(), E> {
         if packet.has_timestamp {
@@ -194,7 +193,6 @@ impl Metering {
         }
         let number = match number {
             Some(number) => number,
-            None if !is_wanted(&key) => return Ok(()),
             None => {
                 if self.known.len() >= self.flows_max {
                     self.crowded_out += 1;
@@ -507,9 +505,7 @@ mod tests {
         for &(since, flow, back, flags) in sent {
             now += since * SECOND_NS;
             let data = segment(flow, back, flags);
-            metering
-                .packet(&packet(now, &data), |_| true, &mut take)
-                .unwrap();
+            metering.packet(&packet(now, &data), &mut take).unwrap();
         }
         metering.finish(now, &mut take).unwrap();
         records.sort_unstable();

@@ -42,11 +42,6 @@ impl ByLink {
         self.untested
     }
 
-    /// Whether the filter can be tested on packets of a link type.
-    pub fn fits(&mut self, link: LinkType) -> bool {
-        self.program(link).is_ok()
-    }
-
     /// Why the filter can be tested on none of the link types that packets came of; `None` if it can on
     /// one, or no packets came.
     #[must_use]

@@ -4,13 +4,11 @@ use std::collections::BTreeMap;
 use std::io::{self, Write};
 
 use strata_archive::{ArchiveError, FlowColumn, MeteredPacket, Metering, Timeouts};
-use strata_filter::{CompileError, Filter, FlowFacts};
+use strata_filter::CompileError;
 use strata_store::{Damage, Log, Recording, Select, StoreError};
-use strata_wire::{AddressFamily, FlowKey, FlowShare, LinkType, ip_addr};
+use strata_wire::{FlowShare, LinkType};
 
 use crate::by_link::ByLink;
-use crate::cells::{NO_PORT, NO_PROTOCOL};
-use crate::decided::decided;
 use crate::export::{packets, unwritten};
 use crate::exporter::{ExportOptions, LoggedPacket};
 use crate::find::Find;
@@ -51,14 +49,16 @@ pub struct ExportedFlows {
     /// Packets that are in no flow, since the log lacks a definition that they refer to: `damage` says
     /// which.
     pub left_out: u64,
+    /// Packets that the filter could not test, as [`ByLink::untested`] counts them.
+    pub untested: u64,
     /// Damaged places that were skipped.
     pub damage: Vec<Damage>,
     /// Why the filter can be tested on none of the link types that packets came of, if so.
     pub misfit: Option<CompileError>,
 }
 
-/// Writes the flows of a log that may be wanted, instead of packets. The packets within the time of
-/// `find` are metered, compacted or not; its filter selects flows by their addresses, ports and protocol.
+/// Writes the flows of a log instead of packets: those of the packets within the time of `find` that match
+/// its filter, compacted or not.
 ///
 /// Memory: that of [`export`](crate::export) and of [`Metering`].
 ///
@@ -109,7 +109,7 @@ struct OfRecording {
     end_ns: u64,
 }
 
-/// Passes the flows of a log that may be wanted.
+/// Passes the flows of the wanted packets of a log.
 fn each_flow(
     log: &Log,
     find: &Find<'_>,
@@ -143,17 +143,13 @@ fn each_flow(
             current = ahead.remove(&packet.recording);
         }
         let of = current.as_mut().expect("recordings come one after another");
-        let wanted = |key: &FlowKey| may_match(find.filter, key);
-        of.metering.packet(&metered(packet), wanted, &mut take)
+        of.metering.packet(&metered(packet), &mut take)
     };
     let by_link = find.filter.cloned();
     let mut by_link = by_link.map(|filter| ByLink::new(filter, options.refused));
     let of_packets = ExportOptions {
         select: find.select(),
-        matches: by_link.as_mut().map(|by_link| {
-            let fits = |link, _: &[u8], _| by_link.fits(link);
-            Box::new(fits) as Box<dyn FnMut(LinkType, &[u8], u32) -> bool>
-        }),
+        matches: by_link.as_mut().map(ByLink::as_matches),
         ..ExportOptions::default()
     };
     let exported = packets(log, find, of_packets, &mut one)?;
@@ -167,6 +163,7 @@ fn each_flow(
         records: 0,
         crowded_out,
         left_out: exported.left_out,
+        untested: by_link.as_ref().map_or(0, ByLink::untested),
         damage: exported.damage,
         misfit: by_link.and_then(|by_link| by_link.misfit().cloned()),
     })
@@ -192,23 +189,6 @@ fn metered<'a>(packet: &LoggedPacket<'a>) -> MeteredPacket<'a> {
         score: score.map(|score| (score * 65_535.0).round() as u16),
         share: FlowShare::of(packet.flow_share),
     }
-}
-
-/// Whether packets of a flow may match a filter.
-fn may_match(filter: Option<&Filter>, key: &FlowKey) -> bool {
-    let Some(filter) = filter else {
-        return true;
-    };
-    let ends = [key.low, key.high];
-    let is_ip = key.family != AddressFamily::Mac;
-    let [low, high] = ends.map(|end| ip_addr(key.family, end.address));
-    let facts = FlowFacts {
-        addresses: low.zip(high).map(|(low, high)| [low, high]),
-        ports: ends.map(|end| if is_ip { end.port } else { NO_PORT }),
-        protocol: if is_ip { key.protocol } else { NO_PROTOCOL },
-    };
-    // `not tcp` is known for a flow, though any packet may match it for all that a bound says.
-    decided(filter.ast(), &facts).unwrap_or_else(|| filter.may_match(&facts))
 }
 
 /// When the packets of a recording end that may be wanted, ns: whether a flow has been idle then does not

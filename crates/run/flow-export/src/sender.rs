@@ -188,7 +188,7 @@ impl Sender {
         let metering = &mut self.meterings[usize::from(chunk.worker)];
         let mut write = writes(&mut self.writer, &self.counts, &mut self.unfit);
         for packet in chunk.packets() {
-            let Ok(()) = metering.packet(&packet, |_| true, &mut write);
+            let Ok(()) = metering.packet(&packet, &mut write);
         }
         self.spare.put(chunk);
     }

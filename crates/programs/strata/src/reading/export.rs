@@ -122,7 +122,8 @@ pub(crate) struct Args {
     #[command(flatten)]
     pub(crate) quiet: QuietArgs,
 
-    /// Select packets that match this tcpdump filter, which sees only the bytes that were kept.
+    /// Select packets that match this tcpdump filter, which sees only the bytes that were kept. Flow
+    /// records count only these packets.
     #[arg(value_name = "LOG... FILTER")]
     more: Vec<String>,
 }

@@ -18,6 +18,7 @@ use strata_query::{
 };
 use strata_rules::Action;
 use strata_store::{Damage, Log};
+use strata_wire::count_of;
 use utoipa::ToSchema;
 
 use super::{Answer, Shared, body, query};
@@ -397,20 +398,29 @@ pub(super) async fn export(
 /// What of a log a download could not have.
 struct Left {
     packets: u64,
+    /// Packets that the filter could not test.
+    untested: u64,
     damage: Vec<Damage>,
 }
 
 impl Left {
     /// Nothing where the download has all.
     fn told(&self) -> Option<String> {
-        let first = self.damage.first()?;
-        let (places, packets) = (self.damage.len(), self.packets);
-        Some(match packets {
-            0 => format!("{places} damaged places were skipped, the first: {first}"),
-            _ => format!(
-                "{places} damaged places were skipped and {packets} packets left out, the first: {first}"
-            ),
-        })
+        let untested = (self.untested > 0).then(|| {
+            let packets = count_of(self.untested, "packet");
+            format!("{packets} left out untested: the filter tests bytes that were not kept")
+        });
+        let damaged = self.damage.first().map(|first| {
+            let (places, packets) = (self.damage.len(), self.packets);
+            match packets {
+                0 => format!("{places} damaged places were skipped, the first: {first}"),
+                _ => format!(
+                    "{places} damaged places were skipped and {packets} packets left out, the first: {first}"
+                ),
+            }
+        });
+        let told: Vec<String> = damaged.into_iter().chain(untested).collect();
+        (!told.is_empty()).then(|| told.join("; "))
     }
 }
 
@@ -418,6 +428,7 @@ impl From<Exported> for Left {
     fn from(exported: Exported) -> Self {
         Self {
             packets: exported.left_out,
+            untested: exported.untested,
             damage: exported.damage,
         }
     }
@@ -427,6 +438,7 @@ impl From<ExportedFlows> for Left {
     fn from(exported: ExportedFlows) -> Self {
         Self {
             packets: exported.left_out,
+            untested: exported.untested,
             damage: exported.damage,
         }
     }
@@ -441,25 +453,32 @@ fn written(
     let find = sought.find();
     let by_link = sought.filter.clone();
     let mut by_link = by_link.map(|filter| ByLink::new(filter, |_, _| {}));
-    let options = ExportOptions {
-        select: find.select(),
-        matches: by_link.as_mut().map(ByLink::as_matches),
-        comments: true,
-        kept: sought.kept.clone(),
-        ..ExportOptions::default()
-    };
     let of_flows = FlowOptions {
         class: sought.kept.class.as_deref(),
         ..FlowOptions::default()
     };
-    let left = match holds {
-        Holds::Packets => {
-            export_packets(log, &mut *sink, FileFormat::PcapNg, &find, options)?.into()
-        }
-        Holds::PacketTable => export_packet_table(log, &mut *sink, &find, options)?.into(),
+    let mut left: Left = match holds {
         Holds::Flows(format) => export_flows(log, &mut *sink, *format, &find, &of_flows)?.into(),
         Holds::FlowTable => export_flow_table(log, &mut *sink, &find, &of_flows)?.into(),
+        Holds::Packets | Holds::PacketTable => {
+            let options = ExportOptions {
+                select: find.select(),
+                matches: by_link.as_mut().map(ByLink::as_matches),
+                comments: true,
+                kept: sought.kept.clone(),
+                ..ExportOptions::default()
+            };
+            let is_table = matches!(holds, Holds::PacketTable);
+            let exported = match is_table {
+                true => export_packet_table(log, &mut *sink, &find, options)?,
+                false => export_packets(log, &mut *sink, FileFormat::PcapNg, &find, options)?,
+            };
+            exported.into()
+        }
     };
+    if let Some(by_link) = by_link {
+        left.untested = left.untested.saturating_add(by_link.untested());
+    }
     sink.flush()
         .map_err(|error| ArchiveError::Write(error.into()))?;
     Ok(left)

@@ -64,7 +64,7 @@ impl Done {
             }),
             damage: exported.damage,
             left_out: exported.left_out,
-            untested: 0,
+            untested: exported.untested,
             doubles: None,
             emptied: None,
         }

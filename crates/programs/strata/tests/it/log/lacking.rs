@@ -25,7 +25,8 @@ fn number_before(text: &str, words: &str) -> u64 {
     digits.parse().unwrap()
 }
 
-fn tcpdump_counts(trace: &Path, filter: &str) -> u64 {
+/// How many packets of a capture match, as tcpdump counts.
+pub(super) fn tcpdump_counts(trace: &Path, filter: &str) -> u64 {
     let mut command = Command::new("tcpdump");
     let output = command.args(["--count", "-nr"]).arg(trace).arg(filter);
     let text = ok(output);
@@ -62,11 +63,13 @@ fn packets_that_a_filter_of_payload_cannot_test_are_counted() {
             "{all} {tested} {untested}"
         );
         assert_eq!(top["complete"], false);
-        let out = dir.path().join("out.pcapng");
+        let out = ["out.pcapng", "out.csv"].map(|name| dir.path().join(name));
+        let [packets, flows] = out.each_ref().map(|out| out.to_str().unwrap());
         for (name, more) in [
             ("read", &[][..]),
             ("grep", &["HTTP"]),
-            ("export", &["-w", out.to_str().unwrap()]),
+            ("export", &["-w", packets]),
+            ("export", &["-w", flows]),
         ] {
             let mut command = strata();
             command.arg(name).arg(&log).args(more).arg(PAYLOAD);
@@ -74,6 +77,11 @@ fn packets_that_a_filter_of_payload_cannot_test_are_counted() {
             assert!(output.status.success(), "{}", said(&output));
             assert_eq!(number_before(&said(&output), UNTESTED), untested);
         }
+        let mut export = strata();
+        export.args(["export", "--json"]).arg(&log);
+        let exported = ok(export.args(["-w", flows, PAYLOAD]));
+        let exported: Value = serde_json::from_str(&exported).unwrap();
+        assert_eq!(exported["complete"], false);
         // Headers were kept.
         let output = strata()
             .arg("read")

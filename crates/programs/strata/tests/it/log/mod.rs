@@ -4,6 +4,7 @@ mod anonymize;
 mod dedup;
 mod fingerprints;
 mod flow_collector;
+mod flow_filters;
 mod grep;
 mod ids;
 mod lacking;
