@@ -5,6 +5,8 @@
 //! The log's own table `flows` has a row per run instead, which depends on what was compacted together.
 //! Records made here depend on the packets and their order alone, so they are the same from both tiers.
 
+mod clock;
+
 use std::collections::HashMap;
 
 use parquet::data_type::ByteArray;
@@ -17,11 +19,14 @@ use strata_wire::{FlowHasher, FlowKey, FlowShare, FragmentTable, Headers, LinkTy
 use crate::flow::{EndReason, Flow, PacketBytes, address_text, class_mix, end_connection};
 use crate::flows::{FlowRow, values};
 use crate::pending::{NOT_IP, headers_of, hides_addresses};
+use clock::Clock;
 
 /// Flows at a time. One takes some 700 bytes, so 180 MiB at most, and the names found.
 const FLOWS_MAX: usize = 1 << 18;
 /// A packet's class, where too many classes have been seen: as one without a class.
 const NO_CLASS: u8 = u8::MAX;
+/// The time by the clock before any packet.
+const BEGINNING_NS: u64 = 0;
 /// In place of a neighbour in the list.
 const NONE: u32 = u32::MAX;
 
@@ -77,9 +82,11 @@ type Id = (FlowKey, u16);
 /// A flow that goes on, in a list by the time of the last packet.
 struct Entry {
     flow: Flow,
-    /// When its first packet came, and its last one, by the clock.
+    /// When its earliest packet came, and its latest one, by the clock.
     began_ns: u64,
     seen_ns: u64,
+    /// By how much the clock was ahead of the time of packets then.
+    ahead_ns: u64,
     /// All TCP flags of its connection, by direction, also of earlier records.
     flags: [u16; 2],
     older: u32,
@@ -112,8 +119,7 @@ pub struct Metering {
     free: Vec<u32>,
     oldest: u32,
     newest: u32,
-    /// When the last packet came that has a time.
-    clock_ns: u64,
+    clock: Clock,
     flows_max: usize,
     /// Flows that ended since there were too many at a time.
     pub crowded_out: u64,
@@ -147,7 +153,7 @@ impl Metering {
             free: Vec::new(),
             oldest: NONE,
             newest: NONE,
-            clock_ns: 0,
+            clock: Clock::new(timeouts.idle_ns.min(timeouts.active_ns)),
             flows_max: FLOWS_MAX,
             crowded_out: 0,
         }
@@ -164,7 +170,7 @@ impl Metering {
         take: &mut TakeRecord<'_, E>,
     ) -> Result<(), E> {
         if packet.has_timestamp {
-            self.clock_ns = packet.ts_ns;
+            self.clock.packet(packet.ts_ns);
             self.expire(take)?;
         }
         let mut headers = headers_of(
@@ -211,7 +217,7 @@ impl Metering {
     ///
     /// Those of `take`.
     pub fn pass<E>(&mut self, until_ns: u64, take: &mut TakeRecord<'_, E>) -> Result<(), E> {
-        self.clock_ns = self.clock_ns.max(until_ns);
+        self.clock.pass(until_ns);
         self.expire(take)
     }
 
@@ -234,9 +240,14 @@ impl Metering {
         Ok(())
     }
 
+    /// When the last packet came that has a time, by the clock.
+    fn now_ns(&self) -> u64 {
+        self.clock.now_ns().unwrap_or(BEGINNING_NS)
+    }
+
     /// Why a flow has ended before the time of the clock: the first of what happened.
     fn expired(&self, of: &Entry) -> Option<EndReason> {
-        let since = |ns: u64| self.clock_ns.saturating_sub(ns);
+        let since = |ns: u64| self.now_ns().saturating_sub(ns);
         let Timeouts { active_ns, idle_ns } = self.timeouts;
         let (is_idle, is_long) = (since(of.seen_ns) > idle_ns, since(of.began_ns) > active_ns);
         if !is_idle && !is_long {
@@ -268,7 +279,7 @@ impl Metering {
     fn expire<E>(&mut self, take: &mut TakeRecord<'_, E>) -> Result<(), E> {
         while self.oldest != NONE {
             let of = &self.entries[self.oldest as usize];
-            if self.clock_ns.saturating_sub(of.seen_ns) <= self.timeouts.idle_ns {
+            if self.now_ns().saturating_sub(of.seen_ns) <= self.timeouts.idle_ns {
                 break;
             }
             let reason = self.expired(of).expect("it has been idle for longer");
@@ -282,8 +293,9 @@ impl Metering {
         let (key, interface) = id;
         let entry = Entry {
             flow: Flow::new(key, interface, direction),
-            began_ns: self.clock_ns,
-            seen_ns: self.clock_ns,
+            began_ns: self.now_ns(),
+            seen_ns: self.now_ns(),
+            ahead_ns: self.clock.ahead_ns(),
             flags,
             older: NONE,
             newer: NONE,
@@ -312,9 +324,12 @@ impl Metering {
     ) {
         self.unlink(place);
         self.link(place);
-        let class = self.class(packet.class);
+        let (class, now_ns) = (self.class(packet.class), self.now_ns());
         let entry = &mut self.entries[place as usize];
-        entry.seen_ns = self.clock_ns;
+        entry.began_ns = entry.began_ns.min(now_ns);
+        entry.seen_ns = entry.seen_ns.max(now_ns);
+        // Its own time, unless the time of packets was set back or forth since the record began.
+        let ts_ns = now_ns.saturating_sub(entry.ahead_ns);
         entry.flags[direction] |= u16::from(headers.tcp_flags);
         let flow = &mut entry.flow;
         let kept_len = packet.data.len();
@@ -328,7 +343,7 @@ impl Metering {
                 .unwrap_or(NOT_IP),
             logged: kept_len as u64,
         };
-        flow.stats.count(direction, packet.ts_ns, &bytes);
+        flow.stats.count(direction, ts_ns, &bytes);
         flow.stats.class(class);
         flow.stats.share_max = flow.stats.share_max.max(packet.share);
         flow.stats.score_max = flow.stats.score_max.max(packet.score);
@@ -510,6 +525,65 @@ mod tests {
         metering.finish(now, &mut take).unwrap();
         records.sort_unstable();
         (records, metering.crowded_out)
+    }
+
+    /// Records of one flow whose packets have these times, s: first, last, packets, and why each ended.
+    fn at_times(timeouts: Timeouts, times: &[i64]) -> Vec<(i64, i64, u64, u64)> {
+        let mut metering = Metering::new(timeouts, 0, [1, 2]);
+        let mut records = Vec::new();
+        let seconds = |ns: u64| (ns.cast_signed() - START_NS.cast_signed()) / 1_000_000_000;
+        let mut take = |values: Vec<Value>| -> Result<(), Infallible> {
+            let (_, first, last, packets, reason) = told(&values);
+            records.push((seconds(first), seconds(last), packets, reason));
+            Ok(())
+        };
+        let data = segment(0, false, 0x10);
+        let mut end_ns = 0;
+        for time in times {
+            let ts_ns = START_NS.saturating_add_signed(time * 1_000_000_000);
+            end_ns = end_ns.max(ts_ns);
+            let Ok(()) = metering.packet(&packet(ts_ns, &data), &mut take);
+        }
+        let Ok(()) = metering.finish(end_ns, &mut take);
+        records
+    }
+
+    #[test]
+    fn time_that_is_set_back_neither_ends_nor_lengthens_a_record() {
+        let timeouts = Timeouts::default();
+        assert_eq!(
+            at_times(timeouts, &[0, 1, -3_600, -3_599, 2]),
+            [(0, 2, 5, 4)]
+        );
+        // It stays so.
+        assert_eq!(at_times(timeouts, &[0, 1, -3_600, -3_590]), [(0, 11, 4, 4)]);
+        // A late packet is before the others, and its record as long as that says.
+        let late = [0, 50, -5, 100, 150, 200, 250, 295, 296];
+        assert_eq!(
+            at_times(timeouts, &late),
+            [(-5, 295, 8, 2), (296, 296, 1, 4)]
+        );
+        // A pause is one.
+        assert_eq!(
+            at_times(timeouts, &[0, -3_600, -3_500]),
+            [(0, 0, 2, 1), (-3_500, -3_500, 1, 4)]
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn no_record_is_longer_than_the_active_timeout(
+            steps in prop::collection::vec(prop_oneof![0_i64..20, -20_i64..20, -9_000_i64..9_000], 0..60),
+            active in 1_u64..30, idle in 1_u64..12,
+        ) {
+            let timeouts = Timeouts { active_ns: active * SECOND_NS, idle_ns: idle * SECOND_NS };
+            let times: Vec<i64> = steps.iter().scan(0, |at, step| { *at += step; Some(*at) }).collect();
+            let records = at_times(timeouts, &times);
+            prop_assert_eq!(records.iter().map(|of| of.2).sum::<u64>(), times.len() as u64);
+            for (first, last, ..) in records {
+                prop_assert!(first <= last && last - first <= active.cast_signed());
+            }
+        }
     }
 
     /// Flow by flow, without a clock that others advance.

@@ -5,6 +5,7 @@ mod dedup;
 mod fingerprints;
 mod flow_collector;
 mod flow_filters;
+mod flow_times;
 mod grep;
 mod ids;
 mod lacking;
