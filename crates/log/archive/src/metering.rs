@@ -17,7 +17,7 @@ use strata_wire::transport::tcp_flag;
 use strata_wire::{FlowHasher, FlowKey, FlowShare, FragmentTable, Headers, LinkType};
 
 use crate::flow::{EndReason, Flow, PacketBytes, address_text, class_mix, end_connection};
-use crate::flows::{FlowRow, values};
+use crate::flows::{FlowColumn, FlowRow, values};
 use crate::pending::{NOT_IP, headers_of, hides_addresses};
 use clock::Clock;
 
@@ -25,6 +25,8 @@ use clock::Clock;
 const FLOWS_MAX: usize = 1 << 18;
 /// A packet's class, where too many classes have been seen: as one without a class.
 const NO_CLASS: u8 = u8::MAX;
+/// Records that wait until a time is known: those that end later before that have the time of the beginning.
+const EARLY_MAX: usize = 4_096;
 /// The time by the clock before any packet.
 const BEGINNING_NS: u64 = 0;
 /// In place of a neighbour in the list.
@@ -120,6 +122,8 @@ pub struct Metering {
     oldest: u32,
     newest: u32,
     clock: Clock,
+    /// Records that ended before any time was known.
+    early: Vec<Vec<Value>>,
     flows_max: usize,
     /// Flows that ended since there were too many at a time.
     pub crowded_out: u64,
@@ -154,6 +158,7 @@ impl Metering {
             oldest: NONE,
             newest: NONE,
             clock: Clock::new(timeouts.idle_ns.min(timeouts.active_ns)),
+            early: Vec::new(),
             flows_max: FLOWS_MAX,
             crowded_out: 0,
         }
@@ -170,7 +175,11 @@ impl Metering {
         take: &mut TakeRecord<'_, E>,
     ) -> Result<(), E> {
         if packet.has_timestamp {
+            let has_begun = self.clock.now_ns().is_some();
             self.clock.packet(packet.ts_ns);
+            if !has_begun {
+                self.time_begins(take)?;
+            }
             self.expire(take)?;
         }
         let mut headers = headers_of(
@@ -181,7 +190,7 @@ impl Metering {
         );
         if let Some(fragment) = headers.fragment {
             self.fragments
-                .resolve(&mut headers, fragment, &self.hasher, packet.ts_ns);
+                .resolve(&mut headers, fragment, &self.hasher, self.now_ns());
         }
         let key = headers.flow_key();
         let id = (key, packet.interface);
@@ -217,8 +226,29 @@ impl Metering {
     ///
     /// Those of `take`.
     pub fn pass<E>(&mut self, until_ns: u64, take: &mut TakeRecord<'_, E>) -> Result<(), E> {
+        let has_begun = self.clock.now_ns().is_some();
         self.clock.pass(until_ns);
+        if !has_begun {
+            self.time_begins(take)?;
+        }
         self.expire(take)
+    }
+
+    /// Gives the packets that came before any time was known, and have none, the first time that is.
+    fn time_begins<E>(&mut self, take: &mut TakeRecord<'_, E>) -> Result<(), E> {
+        let now_ns = self.now_ns();
+        for &place in self.known.values() {
+            let entry = &mut self.entries[place as usize];
+            (entry.began_ns, entry.seen_ns) = (now_ns, now_ns);
+            (entry.flow.stats.first_ns, entry.flow.stats.last_ns) = (now_ns, now_ns);
+        }
+        for mut record in std::mem::take(&mut self.early) {
+            for column in [FlowColumn::FirstTime, FlowColumn::LastTime] {
+                record[column.index()] = now_ns.cast_signed().into();
+            }
+            take(record)?;
+        }
+        Ok(())
     }
 
     /// Ends all flows: what is metered ends at this time, ns.
@@ -380,7 +410,12 @@ impl Metering {
         flow.end_reason = Some(reason);
         self.known.remove(&(flow.key, flow.interface));
         self.free.push(place);
-        take(record(flow, self.recording, &self.classes))
+        let record = record(flow, self.recording, &self.classes);
+        if self.clock.now_ns().is_none() && self.early.len() < EARLY_MAX {
+            self.early.push(record);
+            return Ok(());
+        }
+        take(record)
     }
 
     /// Puts a flow at the end of the list.
@@ -445,7 +480,6 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::flows::FlowColumn;
 
     const SECOND_NS: u64 = 1_000_000_000;
     const START_NS: u64 = 1_700_000_000 * SECOND_NS;
@@ -568,6 +602,46 @@ mod tests {
             at_times(timeouts, &[0, -3_600, -3_500]),
             [(0, 0, 2, 1), (-3_500, -3_500, 1, 4)]
         );
+    }
+
+    #[test]
+    fn packets_without_a_time_have_that_of_the_one_before_or_else_the_next() {
+        let mut metering = Metering::new(Timeouts::default(), 0, [1, 2]);
+        let mut records = Vec::new();
+        let mut take = |values: Vec<Value>| -> Result<(), Infallible> {
+            records.push(told(&values));
+            Ok(())
+        };
+        // The first connection ends when another one begins.
+        let sent = [
+            (0, 4, None),
+            (0, 2, None),
+            (1, 0x10, None),
+            (1, 0x10, Some(7)),
+            (1, 0x10, None),
+            (0, 0x10, Some(9)),
+        ];
+        for (flow, flags, second) in sent {
+            let data = segment(flow, false, flags);
+            let of = packet(
+                second.map_or(0, |second| START_NS + second * SECOND_NS),
+                &data,
+            );
+            let of = MeteredPacket {
+                has_timestamp: second.is_some(),
+                ..of
+            };
+            let Ok(()) = metering.packet(&of, &mut take);
+        }
+        let Ok(()) = metering.finish(START_NS + 9 * SECOND_NS, &mut take);
+        records.sort_unstable();
+        let at = |second: u64| START_NS + second * SECOND_NS;
+        let expected = [
+            (0, at(7), at(7), 1, 3),
+            (0, at(7), at(9), 2, 4),
+            (1, at(7), at(7), 3, 4),
+        ];
+        assert_eq!(records, expected);
     }
 
     proptest! {

@@ -275,6 +275,8 @@ pub(crate) struct Exporter<'a, W: Write> {
     last_link: Option<((u32, u16), LinkType)>,
     comments: Comments,
     packet_options: Vec<u8>,
+    /// When the last packet came that has a time, ns: files give it to those that have none, where they need one.
+    last_ns: u64,
     left_out: LeftOut,
     exported: Exported,
 }
@@ -323,6 +325,7 @@ impl<'a, W: Write> Exporter<'a, W> {
             last_link: None,
             comments: Comments::default(),
             packet_options: Vec::new(),
+            last_ns: 0,
             left_out: LeftOut::default(),
             exported: Exported::default(),
         }
@@ -548,19 +551,33 @@ impl<'a, W: Write> Exporter<'a, W> {
         let known = self.interfaces.get(&key);
         let (number, interface) = known.expect("an interface is written before its packets");
         let number = *number;
+        if packet.has_timestamp {
+            self.last_ns = packet.ts_ns;
+        }
+        let bare = PacketRef {
+            ts_ns: self.last_ns,
+            interface: number,
+            wire_len: packet.wire_len,
+            data: packet.data,
+            options: packet.options,
+            has_timestamp: packet.has_timestamp,
+        };
+        // The block that has no time has no comment either.
+        let has_time = match &self.output {
+            Output::PcapNg(writer) if !packet.has_timestamp => {
+                !packet.options.is_empty() || !writer.holds_untimed(&bare)
+            }
+            _ => true,
+        };
         self.packet_options.clear();
         self.packet_options.extend_from_slice(packet.options);
-        if self.options.comments {
+        if self.options.comments && has_time {
             // Only a crafted log has names too long for an option.
             let _ = options::push_comment(&mut self.packet_options, self.comments.of(judged));
         }
         let written = PacketRef {
-            ts_ns: packet.ts_ns,
-            interface: number,
-            wire_len: packet.wire_len,
-            data: packet.data,
             options: &self.packet_options,
-            has_timestamp: packet.has_timestamp,
+            ..bare
         };
         match &mut self.output {
             Output::PcapNg(writer) => writer.packet(&written)?,

@@ -6,7 +6,7 @@
 //!   [`PacketRows`] has their headers, [`packet_json`] what is said of them, [`PacketCopy`] keeps one;
 //! - [`Doubles`]: takes packets away that were captured twice;
 //! - [`export_flows`], [`RecordWriter`]: flows as CSV, JSON, IPFIX;
-//! - [`reasons_of`]: why packets were kept;
+//! - [`reasons_of`]: why packets were kept; [`Arrivals`]: when they arrived;
 //! - [`search`]: which flows and packets there are, without putting packets together.
 //!
 //! Layers, top-down; each uses only those below it:
@@ -19,7 +19,7 @@
 //! by_time          a merge sort in memory and on disk
 //! exporter         the capture file, or another taker of packets
 //! packet_row       a packet as a row
-//! records reasons search  rows of the tables
+//! records reasons search arrivals  rows of the tables
 //! ipfix            rows of flows as IPFIX messages
 //! row_writer       rows of flows and packets as Parquet
 //! find decided     which rows may be wanted
@@ -32,6 +32,7 @@
 //! Above `archive` and `store`; used by the command line.
 #![forbid(unsafe_code)]
 
+mod arrivals;
 mod by_link;
 mod by_time;
 mod cells;
@@ -52,6 +53,7 @@ mod records;
 mod row_writer;
 mod search;
 
+pub use arrivals::Arrivals;
 pub use by_link::ByLink;
 pub use by_time::MEMORY_BYTES;
 pub use doubles::{Doubles, DoublesCounts};

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use serde::Serialize;
 use strata_classify::DriftReport;
 use strata_control::{DriftStatus, ShadowStatus};
+use strata_query::Arrivals;
 use strata_store::{Log, Recording, Select, State, StoreError, check_drift, drift_name};
 use strata_wire::{KeepKind, Ledger};
 use utoipa::ToSchema;
@@ -72,19 +73,27 @@ pub(crate) fn open_stored(logs: &Logs, id: &str) -> Result<Log, Refused> {
     (logs.open_stored)(dir).map_err(Refused::unreadable)
 }
 
-/// When the first and the last packet of a log arrived, as far as it is readable.
+/// When the first and the last packet of a log arrived that have a time, as far as it is readable; if none has, the
+/// time that is written for none.
 pub(crate) fn span_ns(log: &Log) -> Option<(u64, u64)> {
-    let parts = log.archive().parts.iter().filter(|part| part.packets > 0);
-    let mut spans: Vec<(u64, u64)> = parts.map(|part| (part.ts_min_ns, part.ts_max_ns)).collect();
+    let mut arrivals = Arrivals::default();
+    for part in &log.archive().parts {
+        // What cannot be read is left out.
+        let _ = arrivals.part(log.disk().as_ref(), part);
+    }
     for recording in log.recordings() {
+        let mut is_timed = true;
         for block in log.blocks(recording, &headers_only()).flatten() {
             if block.header.packets > 0 {
-                spans.push((block.header.ts_min_ns, block.header.ts_max_ns));
+                is_timed &= arrivals.take(block.header.ts_min_ns, block.header.ts_max_ns);
             }
         }
+        if !is_timed {
+            let _ = arrivals.blocks(log, recording);
+        }
     }
-    let together = |a: (u64, u64), b: (u64, u64)| (a.0.min(b.0), a.1.max(b.1));
-    spans.into_iter().reduce(together)
+    let untimed = (arrivals.untimed > 0 || arrivals.is_partial).then_some((0, 0));
+    arrivals.span.or(untimed)
 }
 
 fn headers_only() -> Select {
@@ -251,11 +260,7 @@ pub(crate) fn summary(logs: &Logs, id: &str, stop: &Stop) -> Result<LogSummary, 
     };
     let mut counts: BTreeMap<(String, KeepKind), Counted> = BTreeMap::new();
     let (mut damaged, mut encrypted, mut stored) = (Vec::new(), 0, 0);
-    let mut span: Option<(u64, u64)> = None;
-    let mut reaches = |first, last| {
-        let (a, b) = span.unwrap_or((first, last));
-        span = Some((a.min(first), b.max(last)));
-    };
+    let mut arrivals = Arrivals::default();
     for recording in log.recordings() {
         let mut count = |class: u8, keep, packets, wire_bytes, kept_bytes| {
             let class = recording.classes.get(usize::from(class));
@@ -270,11 +275,14 @@ pub(crate) fn summary(logs: &Logs, id: &str, stop: &Stop) -> Result<LogSummary, 
             for c in &part.counts {
                 count(c.class, c.keep, c.packets, c.wire_bytes, c.logged_bytes);
             }
-            reaches(part.ts_min_ns, part.ts_max_ns);
+            if let Err(error) = arrivals.part(log.disk().as_ref(), part) {
+                return Ok(unreadable(error.to_string()));
+            }
             if part.key.is_some() {
                 encrypted = u64::saturating_add(encrypted, part.packets);
             }
         }
+        let mut is_timed = true;
         for block in log.blocks(recording, &headers_only()) {
             if stop.go_on().is_break() {
                 return Err(Refused::busy(
@@ -287,7 +295,8 @@ pub(crate) fn summary(logs: &Logs, id: &str, stop: &Stop) -> Result<LogSummary, 
                         count(c.class, c.keep, c.packets, c.wire_bytes, c.logged_bytes);
                     }
                     if block.header.packets > 0 {
-                        reaches(block.header.ts_min_ns, block.header.ts_max_ns);
+                        let header = &block.header;
+                        is_timed &= arrivals.take(header.ts_min_ns, header.ts_max_ns);
                     }
                 }
                 Err(StoreError::Damage(damage)) if damaged.len() < DAMAGE_MAX => {
@@ -297,12 +306,16 @@ pub(crate) fn summary(logs: &Logs, id: &str, stop: &Stop) -> Result<LogSummary, 
                 Err(error) => return Ok(unreadable(error.to_string())),
             }
         }
+        if !is_timed && let Err(error) = arrivals.blocks(&log, recording) {
+            return Ok(unreadable(error.to_string()));
+        }
         stored = u64::saturating_add(stored, log.stored_bytes(recording)?);
     }
     let sum = |of: fn(&Counted) -> u64| {
         let all = counts.values().map(of);
         all.fold(0, u64::saturating_add)
     };
+    let packets = sum(|c| c.packets);
     let classes = counts.iter().map(|((class, keep), c)| ClassCount {
         class: class.clone(),
         granularity: keep.name().to_owned(),
@@ -314,7 +327,7 @@ pub(crate) fn summary(logs: &Logs, id: &str, stop: &Stop) -> Result<LogSummary, 
     let state = match log.recordings().last() {
         None => LogState::Empty,
         Some(last) if is_live(last) => LogState::Recording,
-        Some(_) if span.is_none() => LogState::Empty,
+        Some(_) if packets == 0 => LogState::Empty,
         Some(last) if last.state == State::Running => LogState::Interrupted,
         Some(_) => LogState::Closed,
     };
@@ -324,9 +337,9 @@ pub(crate) fn summary(logs: &Logs, id: &str, stop: &Stop) -> Result<LogSummary, 
         id: id.to_owned(),
         state,
         problem: None,
-        first: span.map(|(first, _)| times::text(first)),
-        last: span.map(|(_, last)| times::text(last)),
-        packets: sum(|c| c.packets),
+        first: arrivals.span.map(|(first, _)| times::text(first)),
+        last: arrivals.span.map(|(_, last)| times::text(last)),
+        packets,
         wire_bytes: sum(|c| c.wire_bytes),
         kept_bytes: sum(|c| c.kept_bytes),
         stored_bytes: stored,

@@ -14,8 +14,8 @@ use crate::packet::PacketRef;
 ///
 /// Interfaces of several inputs and sections become interfaces of that section, in the order in
 /// which they are announced. A packet without a timestamp is written as a simple packet block if
-/// that can hold it (first interface, no options, cut by nothing but the snapshot length), else
-/// with time 0.
+/// that can hold it ([`PcapNgWriter::holds_untimed`], and no options), else with the time that it
+/// is given.
 ///
 /// Does not buffer: give it a [`BufWriter`](std::io::BufWriter).
 #[derive(Debug)]
@@ -88,7 +88,7 @@ impl<W: Write> PcapNgWriter<W> {
         let number = self.number(packet.interface)?;
         let len =
             u32::try_from(packet.data.len()).map_err(|_| WriteError::TooLong(packet.data.len()))?;
-        if !packet.has_timestamp && number == 0 && self.fits_simple(packet, len) {
+        if !packet.has_timestamp && packet.options.is_empty() && self.holds_untimed(packet) {
             self.begin(block_type::SIMPLE_PACKET);
             self.word(packet.wire_len);
             self.block.extend_from_slice(packet.data);
@@ -107,12 +107,18 @@ impl<W: Write> PcapNgWriter<W> {
         self.end()
     }
 
-    fn fits_simple(&self, packet: &PacketRef<'_>, len: u32) -> bool {
+    /// Whether a block without a time can hold a packet, but for its options: one of the first interface, cut by
+    /// nothing but the snapshot length.
+    #[must_use]
+    pub fn holds_untimed(&self, packet: &PacketRef<'_>) -> bool {
         let kept = match self.snaplen {
             0 => packet.wire_len,
             snaplen => packet.wire_len.min(snaplen),
         };
-        packet.options.is_empty() && len == kept
+        let is_first = self
+            .number(packet.interface)
+            .is_ok_and(|number| number == 0);
+        is_first && u32::try_from(packet.data.len()) == Ok(kept)
     }
 
     /// Writes what an input holds in addition to packets: an interface is announced, another block

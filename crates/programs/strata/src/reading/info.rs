@@ -9,6 +9,7 @@ use anyhow::{Context as _, Result, bail};
 use serde_json::{Value, json};
 use strata_archive::parts::missing_files;
 use strata_blocks::{ClassCount, Record};
+use strata_query::Arrivals;
 use strata_store::{Damage, Log, Loss, Recording, Select, State, StoreError};
 use strata_wire::{KeepKind, Ledger, Meta, Printable, PrintableJson, grouped, human_bytes};
 
@@ -58,8 +59,7 @@ pub(crate) struct Args {
 #[derive(Debug, Default)]
 struct Contents {
     classes: Vec<String>,
-    first_ns: Option<u64>,
-    last_ns: u64,
+    arrivals: Arrivals,
     counts: BTreeMap<(u8, KeepKind), ClassCount>,
     damage: Vec<Damage>,
     /// Packets in Parquet files.
@@ -73,11 +73,6 @@ struct Contents {
 }
 
 impl Contents {
-    /// Takes the start time of some packets into account.
-    fn begins(&mut self, at_ns: u64) {
-        self.first_ns = Some(self.first_ns.map_or(at_ns, |first| first.min(at_ns)));
-    }
-
     fn read(log: &Log, recording: &Recording, reasons: bool) -> Result<Self> {
         let mut contents = Self {
             classes: recording.classes.clone(),
@@ -94,8 +89,7 @@ impl Contents {
             contents.elsewhere += if part.is_remote() { part.packets } else { 0 };
             let keys = part.key.iter().flat_map(|key| &key.to);
             contents.encrypted_to.extend(keys.cloned());
-            contents.begins(part.ts_min_ns);
-            contents.last_ns = contents.last_ns.max(part.ts_max_ns);
+            contents.arrivals.part(log.disk().as_ref(), part)?;
             for count in &part.counts {
                 let entry = contents.counts.entry((count.class, count.keep));
                 *entry.or_default() += count;
@@ -105,6 +99,7 @@ impl Contents {
             without_records: !reasons,
             ..Select::default()
         };
+        let mut is_timed = true;
         for block in log.blocks(recording, &select) {
             let block = match block {
                 Ok(block) => block,
@@ -115,8 +110,8 @@ impl Contents {
                 Err(error) => return Err(error.into()),
             };
             if block.header.packets > 0 {
-                contents.begins(block.header.ts_min_ns);
-                contents.last_ns = contents.last_ns.max(block.header.ts_max_ns);
+                let (first_ns, last_ns) = (block.header.ts_min_ns, block.header.ts_max_ns);
+                is_timed &= contents.arrivals.take(first_ns, last_ns);
             }
             for count in &block.summary.counts {
                 let entry = contents.counts.entry((count.class, count.keep));
@@ -153,6 +148,9 @@ impl Contents {
                     ),
                 });
             }
+        }
+        if !is_timed {
+            contents.arrivals.blocks(log, recording)?;
         }
         if reasons {
             contents.reasons.compacted(log, recording)?;
@@ -336,8 +334,12 @@ fn heading(log: &Log, recording: &Recording) -> String {
 
 fn table(contents: &Contents, stored: u64, ledger: Option<&Ledger>) -> String {
     let mut text = String::new();
-    if let Some(first) = contents.first_ns {
-        let _ = writeln!(text, "from {} to {}", time(first), time(contents.last_ns));
+    if let Some((first, last)) = contents.arrivals.span {
+        let _ = writeln!(text, "from {} to {}", time(first), time(last));
+    }
+    if contents.arrivals.untimed > 0 {
+        let untimed = count_of(contents.arrivals.untimed, "packet");
+        let _ = writeln!(text, "{untimed} without a time");
     }
     let _ = writeln!(
         text,
@@ -442,6 +444,7 @@ fn json_of(
             "kept_bytes": c.logged_bytes,
         })
     });
+    let arrivals = &contents.arrivals;
     json!({
         "recording": recording.id,
         "state": recording.state,
@@ -450,8 +453,9 @@ fn json_of(
         "mode": recording.mode,
         "model": recording.model,
         "shadow": recording.shadow.as_ref().map(|shadow| &shadow.model),
-        "first_ns": contents.first_ns,
-        "last_ns": contents.last_ns,
+        "first_ns": arrivals.span.map(|(first, _)| first),
+        "last_ns": arrivals.span.map(|(_, last)| last),
+        "untimed_packets": (!arrivals.is_partial).then_some(arrivals.untimed),
         "counts": counts.collect::<Vec<_>>(),
         "compacted_packets": contents.compacted,
         "stored_bytes": stored,

@@ -4,7 +4,7 @@
 mod beside;
 mod framing;
 mod hostile;
-mod http;
+pub(crate) mod http;
 mod logins;
 mod logs;
 mod padding;
