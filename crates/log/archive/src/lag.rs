@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use strata_store::{Log, Recording};
+use strata_store::{BlockFile, Log, Recording};
 
 use crate::compact::is_complete;
 
@@ -11,8 +11,7 @@ use crate::compact::is_complete;
 pub struct Uncompacted {
     /// Complete block files.
     pub files: u64,
-    /// Their bytes, as far as the manifest knows them: files of recordings that ended abruptly have none
-    /// there.
+    /// Their bytes; of files that cannot be opened, what the manifest says.
     pub bytes: u64,
     /// The first of them of each recording and worker, by name in the log: the oldest is among these.
     pub first: Vec<String>,
@@ -29,11 +28,21 @@ pub fn uncompacted(log: &Log, of: Option<&Recording>) -> Uncompacted {
         let files = recording.files.iter();
         for file in files.filter(|file| is_complete(recording, file)) {
             found.files = found.files.saturating_add(1);
-            found.bytes = found.bytes.saturating_add(file.bytes);
+            found.bytes = found.bytes.saturating_add(bytes_of(log, file));
             if seen.insert((recording.id, file.worker)) {
                 found.first.push(file.name.clone());
             }
         }
     }
     found
+}
+
+/// The size of a complete file. The manifest has none of the last ones of a recording that ended abruptly.
+fn bytes_of(log: &Log, file: &BlockFile) -> u64 {
+    if file.sealed {
+        return file.bytes;
+    }
+    let opened = log.disk().open(&file.name, false);
+    let size = opened.and_then(|opened| opened.size());
+    size.map_or(file.bytes, |bytes| bytes.max(file.bytes))
 }

@@ -1,0 +1,88 @@
+//! What is said of a recording that was killed: which packets are missing, and that nothing is damaged.
+
+use std::io::Write as _;
+use std::path::Path;
+use std::process::{Output, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use strata_testkit::data_dir;
+
+use crate::common::program::{ok, record, strata};
+
+const PACKETS: u64 = 5_000;
+
+/// The beginning of a capture.
+fn beginning() -> Vec<u8> {
+    let mut file = std::fs::read(data_dir().join("labelled/mix-test/trace.pcap")).unwrap();
+    let mut at = 24;
+    for _ in 0..PACKETS {
+        let kept: [u8; 4] = file[at + 8..at + 12].try_into().unwrap();
+        at += 16 + usize::try_from(u32::from_le_bytes(kept)).unwrap();
+    }
+    file.truncate(at);
+    file
+}
+
+fn info(log: &Path) -> Value {
+    let output = strata().args(["info", "--json"]).arg(log).output().unwrap();
+    let told: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
+    told[0].clone()
+}
+
+/// A log whose recording was killed while packets were in memory: these are known to be lost. Their number.
+fn killed(log: &Path) -> u64 {
+    let mut recording = record("-", log);
+    recording.args(["--mode", "log-all", "-C", "1MiB"]);
+    let mut child = recording
+        .stdin(Stdio::piped())
+        .stderr(Stdio::null())
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut input = child.stdin.take().unwrap();
+    input.write_all(&beginning()).unwrap();
+    input.flush().unwrap();
+    let until = Instant::now() + Duration::from_secs(60);
+    let counts = || {
+        let told = info(log);
+        let [there, lost] = [&told["in_log"]["packets"], &told["lost_packets"]].map(Value::as_u64);
+        there.zip(lost)
+    };
+    // Until all were taken in, and some are in a file.
+    while !counts().is_some_and(|(there, lost)| there > 0 && there + lost == PACKETS) {
+        assert!(Instant::now() < until, "{:?}", counts());
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    // A block may have been written meanwhile.
+    let (there, lost) = counts().unwrap();
+    assert!(lost > 0 && there + lost == PACKETS, "{there} {lost}");
+    lost
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// The sizes of a log's block files.
+fn block_files(log: &Path) -> Vec<u64> {
+    let files = std::fs::read_dir(log.join("blocks")).unwrap();
+    let files = files.map(|file| file.unwrap().path());
+    let blocks = files.filter(|path| path.extension().is_some_and(|of| of == "strata"));
+    blocks
+        .map(|path| std::fs::metadata(path).unwrap().len())
+        .collect()
+}
+
+#[test]
+fn files_that_wait_to_be_compacted_count_with_the_last_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = dir.path().join("log");
+    killed(&log);
+    let files = block_files(&log);
+    assert!(files.len() > 1);
+    let waits = info(&log)["uncompacted"].clone();
+    assert_eq!(waits["files"], files.len());
+    assert_eq!(waits["bytes"], files.iter().sum::<u64>());
+}
