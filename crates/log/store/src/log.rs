@@ -234,6 +234,34 @@ impl Log {
     ///
     /// If a file cannot be read. Damaged blocks count as lost.
     pub fn accounting(&self, recording: &Recording) -> Result<(Option<Ledger>, Loss), StoreError> {
+        self.accounting_of(recording, &Select::default())
+    }
+
+    /// Packets of all recordings that are not being written which are known to be lost before they were in a file:
+    /// those that [`Log::accounting`] counts, but for packets of blocks whose records are damaged.
+    ///
+    /// # Errors
+    ///
+    /// If a file cannot be read.
+    pub fn lost_packets(&self) -> Result<u64, StoreError> {
+        let headers = Select {
+            without_records: true,
+            ..Select::default()
+        };
+        let being_written = self.being_written();
+        let mut lost = 0_u64;
+        for recording in self.recordings().iter().filter(|one| !being_written(one)) {
+            let (_, loss) = self.accounting_of(recording, &headers)?;
+            lost = lost.saturating_add(loss.packets);
+        }
+        Ok(lost)
+    }
+
+    fn accounting_of(
+        &self,
+        recording: &Recording,
+        select: &Select,
+    ) -> Result<(Option<Ledger>, Loss), StoreError> {
         let mut accounting = None;
         if recording.state == State::Closed {
             accounting = recording.ledger.as_ref().map(Ledger::from);
@@ -257,7 +285,7 @@ impl Log {
             loss.add(deleted.next_seq.saturating_sub(deleted.packets), 0);
             *before = deleted.next_seq.max(*before);
         }
-        for block in self.blocks(recording, &Select::default()) {
+        for block in self.blocks(recording, select) {
             match block {
                 Ok(block) if block.header.packets > 0 => {
                     let next: &mut u64 = next_seq.entry(block.header.worker).or_default();

@@ -187,5 +187,6 @@ pub fn run(args: &Args) -> Result<()> {
         );
     }
     say_untested(exported.untested);
+    logs.say_lost()?;
     report(&exported.damage, exported.left_out)
 }

@@ -186,6 +186,7 @@ pub fn run(args: &Args) -> Result<()> {
         logs.say_nothing_found(&find, Some(&args.print.kept));
     }
     say_untested(exported.untested);
+    logs.say_lost()?;
     report(&exported.damage, exported.left_out)
 }
 

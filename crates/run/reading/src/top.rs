@@ -358,6 +358,8 @@ impl Top {
 struct Answer {
     #[serde(flatten)]
     top: Value,
+    /// Packets that are known to be lost before they were in a file.
+    lost_packets: u64,
     #[serde(flatten)]
     completeness: Completeness,
 }
@@ -426,10 +428,12 @@ pub fn run(args: &Args) -> Result<()> {
         logs.say_nothing_found(&find, None);
     }
     say_untested(exported.untested);
+    let lost_packets = logs.say_lost()?;
     let ended = report(&exported.damage, exported.left_out);
     if args.json {
         print_json(&Answer {
             top: top.json(args.by, args.of),
+            lost_packets,
             completeness: Completeness::of(&ended).without_untested(exported.untested),
         })?;
     }

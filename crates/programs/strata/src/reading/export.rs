@@ -450,9 +450,10 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     if done.is_empty() {
         logs.say_nothing_found(&find, Some(&args.kept));
     }
+    let lost_packets = logs.say_lost()?;
     let ended = done.ended();
     if args.json {
-        print_json(&done.answer(&ended))?;
+        print_json(&done.answer(&ended, lost_packets))?;
     }
     ended
 }

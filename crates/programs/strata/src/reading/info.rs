@@ -218,6 +218,7 @@ fn one(args: &Args, dir: &Path, as_json: &mut Vec<Value>) -> Result<usize> {
         let drift = super::drift::read(dir, recording.id)?;
         if args.json {
             let mut json = json_of(recording, &contents, stored, ledger.as_ref(), loss);
+            json["warnings"] = warnings(&log, recording, loss).into();
             json["uncompacted"] = balance::uncompacted_json(dir, &log, recording);
             if let Some(name) = &name {
                 json["log"] = name.as_str().into();
@@ -428,6 +429,15 @@ fn loss_text(loss: Loss, live: bool) -> String {
     )
 }
 
+/// What the recording warned of, and that it was not closed.
+fn warnings(log: &Log, recording: &Recording, loss: Loss) -> Vec<String> {
+    let mut warnings = recording.warnings.clone();
+    if recording.state == State::Running && !log.being_written()(recording) {
+        warnings.push(loss_text(loss, false));
+    }
+    warnings
+}
+
 fn json_of(
     recording: &Recording,
     contents: &Contents,
@@ -470,7 +480,6 @@ fn json_of(
         "flow_table": recording.flow_table,
         "detail": recording.detail,
         "checkpoint_ns": loss.checkpoint_ns,
-        "warnings": recording.warnings,
         "complete": contents.damage.is_empty(),
         "damage": contents.damage.iter().map(ToString::to_string).collect::<Vec<_>>(),
     })

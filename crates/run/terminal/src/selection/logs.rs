@@ -15,7 +15,7 @@ use anyhow::{Result, bail};
 use strata_filter::Filter;
 use strata_query::{Exported, Find, Kept, LoggedPacket, MEMORY_BYTES, PacketCopy};
 use strata_store::{Log, StoreError};
-use strata_wire::Printable;
+use strata_wire::{Printable, count_of};
 use tracing::{error, info, warn};
 
 use crate::key::KeyArgs;
@@ -142,6 +142,28 @@ impl Logs {
         let with_packets = times.iter().filter(|&&first_ns| first_ns > 0);
         let first_ns = with_packets.min().map_or(0, |&first_ns| first_ns);
         span.find_on_day_of(first_ns, filter)
+    }
+
+    /// Packets that are known to be lost before they were in a file, such as those of a recording that was killed: warns
+    /// of them, since they may have been wanted.
+    ///
+    /// # Errors
+    ///
+    /// If a log cannot be read.
+    pub fn say_lost(&self) -> Result<u64> {
+        let mut lost = 0_u64;
+        for named in &self.logs {
+            let packets = named.log.lost_packets()?;
+            if packets > 0 {
+                warn!(
+                    "{} lost {} before they were in a file: what is selected may lack some of them (see `strata info`)",
+                    Printable(&named.name),
+                    count_of(packets, "packet")
+                );
+            }
+            lost = lost.saturating_add(packets);
+        }
+        Ok(lost)
     }
 
     /// Says why nothing was found, as far as that is known: no log has this class, or the packets arrived at other times.

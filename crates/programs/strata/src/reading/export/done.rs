@@ -48,6 +48,8 @@ pub(super) struct Answer {
     duplicates: Option<u64>,
     emptied: Option<u64>,
     left_out: u64,
+    /// Packets that are known to be lost before they were in a file.
+    lost_packets: u64,
     damage: Vec<String>,
     #[serde(flatten)]
     completeness: Completeness,
@@ -98,7 +100,7 @@ impl Done {
         }
     }
 
-    pub(super) fn answer(&self, ended: &Result<()>) -> Answer {
+    pub(super) fn answer(&self, ended: &Result<()>, lost_packets: u64) -> Answer {
         let (packets, flows) = match &self.count {
             Count::Packets(packets) => (Some(*packets), None),
             Count::Flows(counts) => (None, Some(counts)),
@@ -112,6 +114,7 @@ impl Done {
             duplicates: self.doubles,
             emptied: self.emptied,
             left_out: self.left_out,
+            lost_packets,
             damage: self.damage.iter().map(Damage::to_string).collect(),
             completeness: Completeness::of(ended).without_untested(self.untested),
         }

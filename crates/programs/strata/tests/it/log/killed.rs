@@ -86,3 +86,47 @@ fn files_that_wait_to_be_compacted_count_with_the_last_one() {
     assert_eq!(waits["files"], files.len());
     assert_eq!(waits["bytes"], files.iter().sum::<u64>());
 }
+
+#[test]
+fn answers_say_what_was_lost() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = dir.path().join("log");
+    let lost = killed(&log);
+    let told = info(&log);
+    assert_eq!(told["lost_packets"], lost, "{told:#}");
+    let warnings = told["warnings"].as_array().unwrap();
+    let last = warnings.last().unwrap().as_str().unwrap();
+    assert!(last.contains("packets are known to be lost"), "{last}");
+    let out = dir.path().join("out.csv");
+    for (command, options) in [
+        ("read", &[][..]),
+        ("grep", &["HTTP"]),
+        ("top", &["--json"]),
+        ("export", &["--json", "-w", out.to_str().unwrap()]),
+    ] {
+        let mut run = strata();
+        let output = run.arg(command).arg(&log).args(options).output().unwrap();
+        assert!(output.status.success(), "{command}");
+        let warned = said(&output);
+        assert!(
+            warned.contains("packets before they were in a file"),
+            "{command}: {warned}"
+        );
+        if options.contains(&"--json") {
+            let told: Value = serde_json::from_slice(&output.stdout).unwrap();
+            assert_eq!(told["lost_packets"], lost, "{command}: {told:#}");
+        }
+    }
+    // A recording that was not killed has lost nothing.
+    let whole = dir.path().join("whole");
+    let sqli = data_dir().join("labelled/cic2017-sqli/trace.pcap");
+    ok(&mut record(sqli, &whole));
+    let output = strata()
+        .args(["top", "--json"])
+        .arg(&whole)
+        .output()
+        .unwrap();
+    let told: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(told["lost_packets"], 0, "{told:#}");
+    assert!(!said(&output).contains("lost"));
+}
