@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use strata_blocks::{BlockHeader, ClassCount};
 use strata_store::{
-    BlockFile, Checkpoint, Damage, Disk, FileKind, Log, MANIFEST_NAME, Part, PartFile, Recording,
-    Select, State, StoreError, check_drift, checkpoint_name, drift_name, index_name, verify_index,
+    BlockFile, Checkpoint, Damage, Disk, FileKind, Log, Part, PartFile, Recording, Select, State,
+    StoreError, check_drift, checkpoint_name, drift_name, index_name, verify_index,
 };
 
 use crate::defined::Defined;
@@ -32,9 +32,11 @@ pub struct Verified {
     /// What differs from what was written.
     pub damage: Vec<Damage>,
     /// What is not as it was meant to be although no byte was changed afterwards: what a crash or a power
-    /// failure kept from being written of an index or of one of two checkpoints, and packets that are
-    /// known to be lost.
+    /// failure kept from being written of an index or of one of two checkpoints.
     pub warnings: Vec<Damage>,
+    /// Recordings of which packets are known to be lost, and the number of these packets: between blocks, or
+    /// after the last one. They never were in a file, so no file is damaged.
+    pub lost: Vec<(u32, u64)>,
 }
 
 /// Reads every file of a log and checks it against its checksums, which cover the stored bytes:
@@ -163,19 +165,11 @@ impl Verified {
         Ok(())
     }
 
-    /// Packets that are known to be lost: between blocks, or after the last one.
+    /// Packets that are known to be lost.
     fn sequence(&mut self, log: &Log, recording: &Recording) -> Result<(), ArchiveError> {
         let (_, loss) = log.accounting(recording)?;
         if loss.packets > 0 {
-            self.warnings.push(Damage {
-                file: log.disk().display(MANIFEST_NAME),
-                offset: 0,
-                problem: format!(
-                    "recording {}: {} packets are missing between its blocks or after the last one: \
-                     they were lost before they were on the disk (see `strata info`)",
-                    recording.id, loss.packets
-                ),
-            });
+            self.lost.push((recording.id, loss.packets));
         }
         Ok(())
     }

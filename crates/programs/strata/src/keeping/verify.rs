@@ -43,6 +43,8 @@ struct Answer {
     /// Encrypted files of which only the stored bytes were checked.
     not_decrypted: u64,
     warnings: Vec<String>,
+    /// Packets that are known to be lost before they were in a file.
+    lost_packets: u64,
     damage: Vec<String>,
     #[serde(flatten)]
     completeness: Completeness,
@@ -63,7 +65,9 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             args.log.display()
         )),
     };
+    let lost = verified.lost.iter().map(|lost| lost_text(*lost));
     if args.json {
+        let packets = verified.lost.iter().map(|(_, packets)| *packets);
         let texts = |all: &[Damage]| all.iter().map(Damage::to_string).collect();
         print_json(&Answer {
             files: verified.files,
@@ -71,6 +75,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             bytes: verified.bytes,
             not_decrypted: verified.not_decrypted,
             warnings: texts(&verified.warnings),
+            lost_packets: packets.fold(0, u64::saturating_add),
             damage: texts(&verified.damage),
             completeness: Completeness::of(&ended),
         })?;
@@ -82,6 +87,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         error!("{}", Printable(&damage.to_string()));
     }
     if args.json || args.quiet.is_quiet() || ended.is_err() {
+        lost.for_each(|lost| warn!("{lost}"));
         return ended;
     }
     let but = match verified.warnings.len() {
@@ -90,10 +96,11 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     };
     writeln!(
         standard(),
-        "{} with {} packets, {}: no damage{but}",
+        "{} with {} packets, {}: no damage{but}{}",
         count_of(verified.files, "file"),
         grouped(verified.packets),
         human_bytes(verified.bytes),
+        lost.map(|lost| format!("; {lost}")).collect::<String>(),
     )?;
     if verified.not_decrypted > 0 {
         writeln!(
@@ -103,4 +110,12 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         )?;
     }
     Ok(())
+}
+
+/// What is said of packets of a recording that never were in a file.
+fn lost_text((recording, packets): (u32, u64)) -> String {
+    format!(
+        "recording {recording} lost {} before they were in a file (see `strata info`)",
+        count_of(packets, "packet")
+    )
 }

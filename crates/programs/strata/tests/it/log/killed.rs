@@ -130,3 +130,26 @@ fn answers_say_what_was_lost() {
     assert_eq!(told["lost_packets"], 0, "{told:#}");
     assert!(!said(&output).contains("lost"));
 }
+
+#[test]
+fn what_was_lost_is_no_damage() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = dir.path().join("log");
+    let lost = killed(&log);
+    let verify = |options: &[&str]| {
+        let mut verify = strata();
+        let output = verify.arg("verify").arg(&log).args(options).output();
+        let output = output.unwrap();
+        assert!(output.status.success());
+        let told = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(!(said(&output) + &told).contains("damaged at"), "{told}");
+        (told, said(&output))
+    };
+    let (told, warned) = verify(&[]);
+    assert_eq!((told.lines().count(), &*warned), (1, ""), "{told}");
+    assert!(told.contains(": no damage; recording 1 lost "), "{told}");
+    let (told, warned) = verify(&["--json"]);
+    let told: Value = serde_json::from_str(&told).unwrap();
+    assert_eq!(told["lost_packets"], lost, "{told:#}");
+    assert!(warned.contains("recording 1 lost "), "{warned}");
+}
