@@ -113,7 +113,7 @@ impl Producer {
         sandbox.confine(&super::reach(path))?;
         let mut appender = dir.append(&stream, unix_ns())?;
         warn_of_stripes(&mut appender);
-        let source = Source::Spool(dir, stream.clone());
+        let source = Source::Spool(dir, stream.clone(), appender.next_seq());
         let forwarder = Forwarder::start(spec(appender.id())?, source)?;
         forwarder.spooled(appender.end(), appender.next_seq());
         Ok(Self {

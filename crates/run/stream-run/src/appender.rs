@@ -67,9 +67,8 @@ pub struct StreamAppender {
     at_open: Appended,
     /// Up to where all records were written that a disk has taken, and how many those are since it was opened.
     kept: (Cursor, u64),
-    /// The producers whose records it has, and the number of the first record that is not synced.
+    /// The producers whose records it has.
     producers: Producers,
-    synced_seq: u64,
     /// Records that were lost with stripes, as of the last sync.
     lost_before: u64,
     pages_path: String,
@@ -144,7 +143,7 @@ impl StreamAppender {
     ///
     /// # Errors
     ///
-    /// If the stream's file cannot be written.
+    /// If there are too many, or the stream's file cannot be written.
     pub fn meet(
         &mut self,
         (id, name): (u64, &StreamName),
@@ -160,10 +159,19 @@ impl StreamAppender {
                 self.file.sync()?;
             }
         }
+        let is_known = self.producers.get(id).is_some();
         let next = self.producers.meet(id, name, now_ns);
         let len_max = self.file.geometry().page_len() / LIST_PART;
         let is_needed = |other| other == id || is_connected(other);
         self.producers.forget(now_ns, len_max, is_needed);
+        if self.producers.mark_len() > len_max {
+            if !is_known {
+                self.producers.remove(id);
+            }
+            return Err(StreamError::Producers {
+                name: self.file.description.name.to_string(),
+            });
+        }
         Ok(next)
     }
 
@@ -418,7 +426,7 @@ impl StreamAppender {
         }
         let page_len = geometry.page_len();
         let begun = PageWriter::begin(&header, &self.file.key, page_len, &mut self.memory);
-        let list = (self.synced_seq, &self.producers);
+        let list = (self.state.synced_seq, &self.producers);
         let begun =
             begun.and_then(
                 |mut writer| match writer.list(&mut self.memory, now_ns, list) {
@@ -588,7 +596,8 @@ impl StreamAppender {
         self.unsynced_pages = 0;
         // What went with a stripe is not synced, and a caller that has to be sure of each record ends now ([`StreamAppender::all_kept`]).
         if self.lost() == self.lost_before {
-            self.synced_seq = self.state.next_seq;
+            self.state.synced_seq = self.state.next_seq;
+            self.file.write_state(&self.state)?;
         }
         self.lost_before = self.lost();
         self.file.sync()

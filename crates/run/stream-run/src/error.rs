@@ -93,6 +93,12 @@ pub enum StreamError {
         /// How many are allowed.
         max: usize,
     },
+    /// The list of those that are connected would not fit into a page.
+    #[error("{name}: too many producers are connected for the size of its pages")]
+    Producers {
+        /// The stream.
+        name: String,
+    },
     /// Stripes of the stream have failed, and these records with them.
     #[error(
         "{records} records were lost with a failed stripe: append them again, and they go to the other stripes"

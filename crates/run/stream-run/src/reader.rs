@@ -173,7 +173,7 @@ impl StreamReader {
                 None if is_appended => {
                     return Err(StreamError::Damaged {
                         file: self.file.path.clone(),
-                        problem: "its state (bytes 4096 to 4359) is damaged, although a process \
+                        problem: "its state (bytes 4096 to 4367) is damaged, although a process \
                                   appends: end that process, and start it again"
                             .to_owned(),
                     });

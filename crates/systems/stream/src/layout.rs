@@ -74,13 +74,15 @@ pub(crate) struct StateBytes {
     pub(crate) oldest: U64,
     pub(crate) directory_entries: U64,
     pub(crate) time_ns: U64,
+    pub(crate) synced_seq: U64,
     pub(crate) samples: [SampleBytes; 8],
     pub(crate) tag: U64,
 }
 layout!(
-    StateBytes, 264,
+    StateBytes, 272,
     magic at 0, flags at 8, index at 16, offset at 24, number at 28, next_seq at 32,
-    oldest at 40, directory_entries at 48, time_ns at 56, samples at 64, tag at 256,
+    oldest at 40, directory_entries at 48, time_ns at 56, synced_seq at 64, samples at 72,
+    tag at 264,
 );
 
 /// How much had been appended at a time.

@@ -74,6 +74,11 @@ impl Producers {
         }
     }
 
+    /// Forgets a producer.
+    pub fn remove(&mut self, id: u64) {
+        self.0.remove(&id);
+    }
+
     /// A producer appends no more.
     pub fn end(&mut self, id: u64) {
         if let Some(producer) = self.0.get_mut(&id) {

@@ -39,8 +39,9 @@ pub struct Sample {
 ///  40 oldest u64              number of the oldest page
 ///  48 directory_entries u64   table pages so far
 ///  56 time_ns u64             when this was written
-///  64 samples 8 * 24          time_ns, records, bytes u64 each: now, and about every 10 s before
-/// 256 tag u64                 SipHash-2-4 of bytes 0 to 255 with the stream's key
+///  64 synced_seq u64          records with a smaller number survive a loss of power
+///  72 samples 8 * 24          time_ns, records, bytes u64 each: now, and about every 10 s before
+/// 264 tag u64                 SipHash-2-4 of bytes 0 to 263 with the stream's key
 /// ```
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct State {
@@ -62,6 +63,8 @@ pub struct State {
     pub tables: u32,
     /// When it was written, ns since 1970.
     pub time_ns: u64,
+    /// Records with a smaller number survive a loss of power.
+    pub synced_seq: u64,
     /// Newest first; the rest are zeros.
     samples: [Sample; SAMPLES],
 }
@@ -120,6 +123,7 @@ impl State {
             oldest: U64::new(self.oldest),
             directory_entries: U64::new(self.tables.into()),
             time_ns: U64::new(self.time_ns),
+            synced_seq: U64::new(self.synced_seq),
             samples: self.samples.map(|sample| SampleBytes {
                 time_ns: U64::new(sample.time_ns),
                 records: U64::new(sample.records),
@@ -154,6 +158,7 @@ impl State {
             oldest: read.oldest.get(),
             tables: u32::try_from(read.directory_entries.get()).ok()?,
             time_ns: read.time_ns.get(),
+            synced_seq: read.synced_seq.get(),
             samples: read.samples.map(|sample| Sample {
                 time_ns: sample.time_ns.get(),
                 records: sample.records.get(),
@@ -176,6 +181,7 @@ mod tests {
             end: Cursor::page(4),
             number: 3,
             next_seq: 9,
+            synced_seq: 8,
             oldest: 1,
             tables: 2,
             ..State::default()

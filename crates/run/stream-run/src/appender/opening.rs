@@ -55,7 +55,7 @@ impl StreamAppender {
         if let (None, Some(gone)) = (&stored, stripes.gone().first()) {
             return Err(StreamError::Damaged {
                 problem: format!(
-                    "its state (bytes 4096 to 4359) is damaged, and its last pages may be on a \
+                    "its state (bytes 4096 to 4367) is damaged, and its last pages may be on a \
                      stripe that is gone ({gone}): bring the stripe back, or take it out of {}",
                     dir.disk.display(LIST)
                 ),
@@ -117,7 +117,6 @@ impl StreamAppender {
             at_open: Appended::default(),
             kept: (Cursor::START, 0),
             producers: opened.producers,
-            synced_seq: 0,
             lost_before: 0,
             state,
             dir: dir.clone(),
@@ -155,7 +154,7 @@ impl StreamAppender {
             // From here on, the list of producers in a page counts.
             false => appender.sync(now_ns)?,
         }
-        appender.synced_seq = appender.state.next_seq;
+        appender.state.synced_seq = appender.state.next_seq;
         Ok(appender)
     }
 

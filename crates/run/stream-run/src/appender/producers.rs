@@ -2,7 +2,7 @@
 //! were when it was begun, and its records say what has come since. After a crash, the list counts up to the last sync:
 //! pages from there on are read.
 
-use strata_stream::{Item, Page, PageHeader, Producers, Recovered, State};
+use strata_stream::{Form, Item, Page, PageHeader, Producers, Recovered, State};
 use strata_sys::AlignedBytes;
 use strata_wire::exact;
 
@@ -50,23 +50,29 @@ impl Pages<'_> {
         let was_clean = state.is_some_and(|state| state.is_clean);
         let has_producers = state.is_some_and(|state| state.has_producers);
         let is_producers = state.is_some_and(|state| state.is_producers);
-        let mut producers = Producers::default();
+        let synced_seq = state.map_or(0, |state| state.synced_seq);
+        let mut opened = Opened {
+            producers: Producers::default(),
+            next_seq: None,
+        };
+        // Linked records have no marks.
+        if self.file.description.form != Form::Sealed {
+            return Ok(opened);
+        }
+        let producers = &mut opened.producers;
         let mut buffer = AlignedBytes::zeroed(self.file.geometry().page_len());
-        let start = self.start(&mut producers, was_clean, &mut buffer)?;
-        let (from, synced_seq) = start;
-        let walked = self.walk(&mut producers, from, synced_seq, &mut buffer)?;
-        let mut next_seq = walked.end_seq.filter(|_| !was_clean && is_producers);
+        let synced_seq = if was_clean { u64::MAX } else { synced_seq };
+        let (from, synced_seq) = self.start(producers, synced_seq, &mut buffer)?;
+        let walked = self.walk(producers, from, synced_seq, &mut buffer)?;
+        opened.next_seq = walked.end_seq.filter(|_| !was_clean && is_producers);
         let hole = walked
             .hole
             .filter(|_| !was_clean && (has_producers || !producers.is_empty()));
         if let Some(hole) = hole {
-            next_seq = Some(hole.seq);
+            opened.next_seq = Some(hole.seq);
             self.discard(&hole, &mut buffer)?;
         }
-        Ok(Opened {
-            producers,
-            next_seq,
-        })
+        Ok(opened)
     }
 
     /// The page from which on records are to be read, and the number of the first record that may not have been synced;
@@ -74,10 +80,9 @@ impl Pages<'_> {
     fn start(
         &mut self,
         producers: &mut Producers,
-        was_clean: bool,
+        mut synced_seq: u64,
         buffer: &mut AlignedBytes,
     ) -> Result<(u64, u64)> {
-        let mut synced_seq = if was_clean { u64::MAX } else { 0 };
         let newest_first: Vec<_> = self.found.pages.iter().rev().map(copied).collect();
         let mut from = u64::MAX;
         for (index, page, header) in newest_first {

@@ -23,6 +23,8 @@ const RETRY_MAX: Duration = Duration::from_secs(10);
 /// How long a server may take to confirm the last records, and how long the end waits for a server that is not there.
 const CONFIRM_LIMIT: Duration = Duration::from_secs(60);
 const ABSENT_LIMIT: Duration = Duration::from_secs(10);
+/// Bytes that a record takes besides its own.
+const RECORD_COST: usize = 16;
 /// Records of a spool that are in memory have at most these bytes, or one of them has.
 const SPOOL_HELD_MAX: usize = 64 << 20;
 /// Records that are read of a spool at once.
@@ -36,14 +38,15 @@ pub enum Source {
     /// From [`Forwarder::put`]; records that are not confirmed have at most these bytes in all.
     Memory(usize),
     /// From a stream of this machine, which another thread appends to: what is durable there ([`Forwarder::spooled`]).
-    Spool(StreamDir, StreamName),
+    /// Records before this number were there at the start: the server may have them.
+    Spool(StreamDir, StreamName, u64),
 }
 
 impl std::fmt::Debug for Source {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Memory(bytes) => f.debug_tuple("Memory").field(bytes).finish(),
-            Self::Spool(_, name) => f.debug_tuple("Spool").field(name).finish(),
+            Self::Spool(_, name, _) => f.debug_tuple("Spool").field(name).finish(),
         }
     }
 }
@@ -53,7 +56,7 @@ impl std::fmt::Debug for Source {
 pub struct Forwarding {
     /// Records that the server has confirmed since the start.
     pub confirmed: u64,
-    /// Records that were given up: the spool had deleted or lost them, or the server's stream has no room for them.
+    /// Records that were given up: the spool had deleted or lost them, or they are too long for the server's stream.
     pub given_up: u64,
     /// Bytes of records in memory.
     held_bytes: usize,
@@ -158,8 +161,9 @@ impl Spool {
         let saved = dir.saved(&name, &Self::consumer())?;
         let saved = saved.unwrap_or_else(SavedCursor::none);
         let cursor = saved.cursor.parse().unwrap_or(Cursor::START);
-        reader.seek(cursor, saved.next_seq);
+        // What was deleted before it could be sent counts, from the first record on.
         let next = saved.next_seq.unwrap_or_default();
+        reader.seek(cursor, Some(next));
         let spool = Self {
             dir,
             name,
@@ -231,14 +235,15 @@ impl Forwarder {
     ///
     /// If the server refuses, or the spool cannot be read.
     pub fn start(spec: ProducerSpec, source: Source) -> std::result::Result<Self, ForwardError> {
-        let (spool, next, memory_max) = match source {
-            Source::Memory(bytes) => (None, 0, bytes),
-            Source::Spool(dir, name) => {
+        let (spool, next, made, memory_max) = match source {
+            Source::Memory(bytes) => (None, 0, 0, bytes),
+            Source::Spool(dir, name, made) => {
                 let (spool, next) = Spool::open(dir, name)?;
-                (Some(spool), next, SPOOL_HELD_MAX)
+                (Some(spool), next, made, SPOOL_HELD_MAX)
             }
         };
         let mut producer = StreamProducer::new(spec, next);
+        producer.set_made(made);
         if spool.is_none() {
             producer.connect()?;
         }
@@ -284,7 +289,8 @@ impl Forwarder {
             if queue.failure.is_some() {
                 return false;
             }
-            let held = queue.bytes.len() + queue.forwarding.held_bytes;
+            let held = queue.bytes.len() + RECORD_COST * queue.ends.len();
+            let held = held + queue.forwarding.held_bytes;
             if held == 0 || held + record.len() <= self.shared.memory_max {
                 break;
             }
@@ -373,11 +379,10 @@ impl Forward {
             false => (Vec::new(), Vec::new()),
         };
         // Until it is among those that are held.
-        queue.forwarding.held_bytes += bytes.len();
-        let (spooled, made) = queue.spooled;
+        queue.forwarding.held_bytes += bytes.len() + RECORD_COST * ends.len();
+        let (spooled, _) = queue.spooled;
         let is_ending = queue.is_ending && queue.ends.is_empty();
         drop(queue);
-        self.producer.set_made(made);
         let mut start = 0;
         for end in ends {
             self.producer.put(&bytes[start..end]);
@@ -416,7 +421,7 @@ impl Forward {
         }
         let mut queue = self.shared.lock();
         queue.forwarding = Forwarding {
-            confirmed: confirmed - self.first,
+            confirmed: (confirmed - self.first).saturating_sub(self.given_up),
             given_up: self.given_up,
             held_bytes: self.producer.held_bytes(),
         };
@@ -481,7 +486,7 @@ impl Forward {
         }
         Forwarded {
             forwarding: Forwarding {
-                confirmed: confirmed - self.first,
+                confirmed: (confirmed - self.first).saturating_sub(self.given_up),
                 given_up: self.given_up,
                 held_bytes: 0,
             },

@@ -278,6 +278,10 @@ impl StreamProducer {
             self.sent = self.sent.saturating_sub(1);
             self.chunks.pop_front();
         }
+        if self.chunks.is_empty() {
+            // Those that were given up need no confirmation.
+            self.confirmed = self.next;
+        }
     }
 
     /// Says that no record follows, and waits until the server has confirmed all: the end of the stream.

@@ -184,6 +184,8 @@ impl SharedStreams {
             .meet((id, name), now_ns, |id| sessions.contains_key(&id));
         let next = match met {
             Ok(next) => next,
+            // The others go on.
+            Err(error @ StreamError::Producers { .. }) => return Err(error),
             Err(error) => {
                 *guard = None;
                 return Err(error);
