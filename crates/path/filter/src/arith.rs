@@ -5,6 +5,7 @@ use crate::compile::{Compiler, Exits};
 use crate::error::CompileError;
 use crate::internet::start_of_packet;
 use crate::layers::Link;
+use crate::layers::TAG_LEN;
 use crate::program::{self, NO_REGISTER, Place, Step};
 
 /// Link types that have a header of their own before the link header and are not supported:
@@ -183,6 +184,11 @@ impl Compiler {
     /// The place of a fixed offset. From a variable start, large offsets wrap around and need
     /// registers.
     fn fixed_place(&self, header: Header, offset: u32) -> Option<Place> {
+        let is_behind = |tag_at: u32| header == Header::Link && offset >= tag_at;
+        let offset = match self.layers.tag_at.is_some_and(is_behind) {
+            true => offset.wrapping_add(TAG_LEN),
+            false => offset,
+        };
         let place = self.header_place(header);
         if place.register == NO_REGISTER && !place.after_ip {
             return Some(Place {
@@ -202,7 +208,14 @@ impl Compiler {
         let to = self.registers(1)?;
         match arith {
             Arith::Number(value) => self.step(Step::SetNumber { to, value: *value })?,
-            Arith::Length => self.step(Step::SetLength { to })?,
+            Arith::Length => {
+                let less = if self.layers.tag_at.is_some() {
+                    TAG_LEN
+                } else {
+                    0
+                };
+                self.step(Step::SetLength { to, less })?;
+            }
             Arith::Negate(inner) => {
                 self.free_register = to;
                 self.value(inner)?;

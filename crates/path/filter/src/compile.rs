@@ -64,7 +64,7 @@ pub(crate) fn compile(expr: &Expr, link: LinkType) -> Result<Program, CompileErr
     Ok(compiler.finish())
 }
 
-/// As [`compile`], of packets with one VLAN tag more or none.
+/// As [`compile`], of packets with one VLAN tag more or none: one that the kernel takes off (802.1Q, 802.1ad).
 pub(crate) fn compile_through_tag(expr: &Expr, link: LinkType) -> Result<Program, CompileError> {
     let mut compiler = Compiler::new(link);
     if !compiler.layers.has_tags() || matches!(expr, Expr::Any) {
@@ -79,15 +79,20 @@ pub(crate) fn compile_through_tag(expr: &Expr, link: LinkType) -> Result<Program
         yes: tagged,
         no: bare,
     };
-    compiler.is_tagged(&Test::Vlan(None), by_tag)?;
+    compiler.is_tagged(&Test::Vlan(None), &[0x8100, 0x88a8], by_tag)?;
     let outer = (compiler.layers, compiler.free_register);
     compiler.bind(bare);
     compiler.expr(expr, exits)?;
     (compiler.layers, compiler.free_register) = outer;
-    compiler.layers.enter_vlan();
+    compiler.layers.look_through_tag();
     compiler.bind(tagged);
     compiler.expr(expr, exits)?;
-    Ok(compiler.finish())
+    let mut program = compiler.finish();
+    let mut alone = Compiler::new(link);
+    alone.layers.look_through_tag();
+    alone.expr(expr, exits)?;
+    program.by_tag = Some(Box::new([compile(expr, link)?, alone.finish()]));
+    Ok(program)
 }
 
 pub(crate) struct Compiler {
@@ -362,7 +367,11 @@ impl Compiler {
             step
         }));
         let start = thread::thread(&mut steps);
-        Program { steps, start }
+        Program {
+            steps,
+            start,
+            by_tag: None,
+        }
     }
 
     /// Lengths of the headers before and of 802.11.

@@ -14,6 +14,7 @@ use strata_bpf::{Alu, Assembler, Condition, Label, Operand, Reg, Width};
 
 use crate::ast::{Operator, Relation, Width as Load};
 use crate::layers::FIRST_FREE;
+use crate::layers::TAG_LEN;
 use crate::program::{ACCEPT, NO_REGISTER, Place, Program, REGISTERS, Step};
 use crate::thread::targets;
 
@@ -59,7 +60,6 @@ const XDP_LOAD_BYTES: i32 = 189;
 
 /// draft-ietf-opsawg-pcaplinktype, LINKTYPE_LINUX_SLL2.
 const COOKED_LEN: u32 = 20;
-const TAG_LEN: u32 = 4;
 /// Offset of a tag in Ethernet.
 const TAG_AT: u32 = 12;
 /// Where the steps' registers end on the stack, and scratch space after them.
@@ -110,12 +110,17 @@ impl Program {
             accept,
             reject,
         };
-        part.program(self)?;
+        // In a driver's buffer, tags are still in the packet.
+        let [bare, with_tag] = match self.by_tag.as_deref() {
+            Some([bare, with_tag]) if view != KernelView::Xdp => [bare, with_tag],
+            _ => [self, self],
+        };
+        part.program(bare)?;
         part.asm.bind(tagged);
         if view != KernelView::Xdp {
             part.asm.alu64(Alu::Add, Reg::R7, imm(TAG_LEN));
             part.tagged = true;
-            part.program(self)?;
+            part.program(with_tag)?;
         }
         Ok(())
     }
@@ -152,7 +157,7 @@ impl Program {
                     mark(to, 3);
                     mark(place.register, 1);
                 }
-                Step::SetNumber { to, .. } | Step::SetLength { to } | Step::Negate { to } => {
+                Step::SetNumber { to, .. } | Step::SetLength { to, .. } | Step::Negate { to } => {
                     mark(to, 1);
                 }
                 _ => mark(0, FIRST_FREE),
@@ -230,7 +235,12 @@ impl Part<'_> {
             Step::SetNumber { to, value } => {
                 self.asm.store(Width::Word, Reg::R10, stack(to), imm(value));
             }
-            Step::SetLength { to } => self.put(to, Reg::R7),
+            Step::SetLength { to, less: 0 } => self.put(to, Reg::R7),
+            Step::SetLength { to, less } => {
+                self.asm.set(Reg::R0, Reg::R7);
+                self.asm.alu32(Alu::Sub, Reg::R0, imm(less));
+                self.put(to, Reg::R0);
+            }
             Step::SetLoad {
                 to,
                 index,

@@ -88,7 +88,12 @@ pub(crate) struct Layers {
     pub(crate) mpls_labels: u32,
     /// Inside Geneve, where the link header may be missing.
     pub(crate) in_geneve: bool,
+    /// Where in the link header a tag is that is looked through: bytes from there on are after it.
+    pub(crate) tag_at: Option<u32>,
 }
+
+/// Bytes of a VLAN tag.
+pub(crate) const TAG_LEN: u32 = 4;
 
 impl Layers {
     pub(crate) fn new(outer: LinkType) -> Self {
@@ -153,6 +158,7 @@ impl Layers {
             network_no_snap,
             mpls_labels: 0,
             in_geneve: false,
+            tag_at: None,
         }
     }
 
@@ -194,6 +200,16 @@ impl Layers {
             self.link,
             Link::Ethernet | Link::LinuxCooked | Link::LinuxCooked2
         )
+    }
+
+    /// One tag is looked through.
+    pub(crate) fn look_through_tag(&mut self) {
+        let at = match self.link {
+            Link::Ethernet => 12,
+            _ => self.payload.constant,
+        };
+        self.enter_vlan();
+        self.tag_at = Some(at);
     }
 
     pub(crate) fn enter_vlan(&mut self) {

@@ -160,11 +160,12 @@ impl Filter {
     }
 
     /// The same filter for packets of interfaces. There it means what it means to `tcpdump -i` on Linux, where the
-    /// kernel takes the outer VLAN tag off a packet before the filter sees it: `tcp` matches tagged packets too. A
-    /// filter with `vlan` stays as it is, and has to say on which side of the tag it looks.
+    /// kernel takes the outer VLAN tag off a packet before the filter sees it: `tcp` matches tagged packets too, and
+    /// lengths and bytes are those without the tag. A filter with `vlan` stays as it is, and has to say on which side of
+    /// the tag it looks; so does one that reads bytes of the link layer at a computed place, or across the tag.
     #[must_use]
     pub fn on_interfaces(mut self) -> Self {
-        self.through_tag = !has_vlan(&self.expr);
+        self.through_tag = !sees_tag(&self.expr);
         self
     }
 
@@ -217,12 +218,34 @@ impl Filter {
     }
 }
 
-fn has_vlan(expr: &Expr) -> bool {
+/// Whether an expression tells tagged packets from others.
+fn sees_tag(expr: &Expr) -> bool {
     match expr {
         Expr::Any => false,
-        Expr::Test(test) => matches!(test, Test::Vlan(_)),
-        Expr::Not(inner) => has_vlan(inner),
-        Expr::And(parts) | Expr::Or(parts) => parts.iter().any(has_vlan),
+        Expr::Test(Test::Vlan(_)) => true,
+        Expr::Test(Test::Compare { left, right, .. }) => reads_tag(left) || reads_tag(right),
+        Expr::Test(_) => false,
+        Expr::Not(inner) => sees_tag(inner),
+        Expr::And(parts) | Expr::Or(parts) => parts.iter().any(sees_tag),
+    }
+}
+
+fn reads_tag(arith: &Arith) -> bool {
+    match arith {
+        Arith::Number(_) | Arith::Length => false,
+        Arith::Negate(inner) => reads_tag(inner),
+        Arith::Binary { left, right, .. } => reads_tag(left) || reads_tag(right),
+        Arith::Load {
+            header: Header::Link,
+            offset,
+            bytes,
+        } => match (&**offset, bytes) {
+            // The tag of Ethernet; that of a cooked header is behind all of it.
+            (Arith::Number(9..12), Width::Word) | (Arith::Number(11), Width::Half) => true,
+            (Arith::Number(_), _) => false,
+            _ => true,
+        },
+        Arith::Load { offset, .. } => reads_tag(offset),
     }
 }
 

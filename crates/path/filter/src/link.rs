@@ -366,7 +366,8 @@ impl Compiler {
         }
         let tagged = self.label();
         let inner = exits.and_maybe(id.is_some(), tagged);
-        self.is_tagged(test, inner)?;
+        // IEEE 802.1Q C-tag and S-tag, and the earlier type of S-tags.
+        self.is_tagged(test, &[0x8100, 0x88a8, 0x9100], inner)?;
         self.bind(tagged);
         if let Some(id) = id {
             let tag = self.layers.network(0);
@@ -376,10 +377,13 @@ impl Compiler {
         Ok(())
     }
 
-    /// Whether a VLAN tag is next.
-    pub(crate) fn is_tagged(&mut self, test: &Test, exits: Exits) -> Result<(), CompileError> {
-        // IEEE 802.1Q C-tag and S-tag, and the earlier type of S-tags.
-        let types = [0x8100, 0x88a8, 0x9100];
+    /// Whether a VLAN tag of one of these types is next.
+    pub(crate) fn is_tagged(
+        &mut self,
+        test: &Test,
+        types: &[u32],
+        exits: Exits,
+    ) -> Result<(), CompileError> {
         self.sequence(types.len(), exits, false, |this, index, exits| {
             this.ether_proto(test, types[index], exits)
         })

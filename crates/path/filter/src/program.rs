@@ -65,6 +65,8 @@ pub(crate) enum Step {
     },
     SetLength {
         to: u8,
+        /// Bytes of the packet that do not count.
+        less: u32,
     },
     /// Load at a place moved by the value of `index`.
     SetLoad {
@@ -124,6 +126,8 @@ pub(crate) enum Step {
 pub struct Program {
     pub(crate) steps: Vec<Step>,
     pub(crate) start: u32,
+    /// Of a program that looks through a VLAN tag: that for packets without one, and that for packets with one.
+    pub(crate) by_tag: Option<Box<[Program; 2]>>,
 }
 
 impl Program {
@@ -187,7 +191,7 @@ fn run(steps: &[Step], start: u32, packet: &[u8], wire_len: u32) -> Option<bool>
             }
             Step::Jump { to } => next = to,
             Step::SetNumber { to, value } => set(&mut registers, to, value),
-            Step::SetLength { to } => set(&mut registers, to, wire_len),
+            Step::SetLength { to, less } => set(&mut registers, to, wire_len.wrapping_sub(less)),
             Step::SetLoad {
                 to,
                 index,

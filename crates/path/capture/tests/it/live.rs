@@ -259,6 +259,8 @@ fn filters_on_an_interface_match_what_they_match_there_in_libpcap() {
     sent.extend(odd_packets());
     // libpcap puts a tag back in front of what the kernel says that the frame is; 802.3 frames it does not know.
     sent.retain(|packet| packet[12] >= 6);
+    let tagged = |kind: [u8; 2]| sent.iter().filter(|packet| packet[12..14] == kind).count();
+    assert!(tagged([0x81, 0]) > 100, "{}", tagged([0x81, 0]));
     namespace.enter(|| {
         for text in [
             "tcp",
@@ -270,6 +272,10 @@ fn filters_on_an_interface_match_what_they_match_there_in_libpcap() {
             "ether host 00:00:00:00:00:01 or icmp or icmp6",
             "mpls and ip",
             "pppoes",
+            "len > 100 and len < 1000",
+            "greater 90",
+            "ether[12:2] = 0x0800",
+            "ether[23] = 17 or ether[6] & 1 = 1",
         ] {
             let peer = pcap::Capture::from_device(FAR).unwrap();
             let peer = peer.promisc(true).immediate_mode(true);

@@ -147,7 +147,7 @@ pub(super) fn network(link: LinkType, data: &[u8]) -> Option<(u16, &[u8])> {
 }
 
 /// What a recording of these interfaces captures: what `filter` matches and what does not fail
-/// `tests`, which are of its own traffic. (Tagged frames pass: `vlan` would shift the headers for the
+/// `tests`, which are of its own traffic. (Tagged frames pass if that filter has `vlan`, which would shift the headers for the
 /// user's filter; [`Own::has_sent`] finds them.)
 pub(crate) fn without(
     tests: Vec<String>,
