@@ -1,16 +1,15 @@
 //! `strata stream append` to a server: from memory, or from a spool.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow, bail};
 use rustix::system::uname;
 use strata_role::sandbox::Reach;
-use strata_stream::{Form, Retention, StreamName};
+use strata_stream::{Geometry, StreamName};
 use strata_stream_run::{
-    Forwarder, Kept, ProducerSpec, Source, StreamAppender, StreamDir, StreamError, StreamSpec,
-    Upkeep, random_id,
+    Forwarder, Kept, ProducerSpec, Source, StreamAppender, StreamDir, Upkeep, random_id, spool,
 };
 use strata_terminal::confined::SandboxArgs;
 use strata_terminal::output::refuse;
@@ -229,24 +228,13 @@ impl Producer {
 }
 
 /// The directory of a spool, with a stream of the name of the one at the server.
-fn spool_of(path: &std::path::Path, stream: &StreamName, bytes_max: u64) -> Result<StreamDir> {
-    let dir = StreamDir::create(path, None)?;
-    let page_bytes = u64::from(dir.geometry().page_bytes);
+fn spool_of(path: &Path, stream: &StreamName, bytes_max: u64) -> Result<StreamDir> {
+    let page_bytes = u64::from(Geometry::default().page_bytes);
     if bytes_max < 2 * page_bytes {
         return Err(refuse(format!(
             "--spool-max: a spool keeps whole pages, at least two of them: give {} or more",
             human_bytes(2 * page_bytes)
         )));
     }
-    let spec = StreamSpec {
-        retention: Retention {
-            bytes: Some(bytes_max),
-            age: None,
-        },
-        form: Form::Sealed,
-    };
-    match dir.create_stream(stream, &spec, unix_ns()) {
-        Ok(()) | Err(StreamError::Exists { .. }) => Ok(dir),
-        Err(error) => Err(error.into()),
-    }
+    Ok(spool(path, stream, bytes_max)?)
 }

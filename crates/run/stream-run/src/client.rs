@@ -14,7 +14,7 @@ use strata_stream::{Cursor, StreamName};
 use crate::Entry;
 use crate::peer::{Came, Peer, PeerError, Result};
 
-pub use forward::{ForwardError, Forwarded, Forwarder, Forwarding, Source};
+pub use forward::{ForwardError, Forwarded, Forwarder, Forwarding, Source, spool};
 pub use producer::{ProducerSpec, StreamProducer, random_id};
 
 /// How long a connection and an answer may take.

@@ -51,6 +51,16 @@ pub enum StreamError {
         /// The name.
         name: String,
     },
+    /// A directory was named as a spool that has a stream of its own.
+    #[error(
+        "{dir}: the stream {name} there is not a spool: name a new directory, or one that was a spool before"
+    )]
+    NotSpool {
+        /// The directory.
+        dir: String,
+        /// The name.
+        name: String,
+    },
     /// Another process appends.
     #[error(
         "{dir}: another process is appending to {name}, and only one may: give each process a \

@@ -52,7 +52,7 @@ pub use appender::{Appended, StreamAppender};
 pub use check::{StreamCheck, check_streams};
 pub use client::{
     ForwardError, Forwarded, Forwarder, Forwarding, ProducerSpec, Source, StreamClient,
-    StreamEvent, StreamProducer, random_id,
+    StreamEvent, StreamProducer, random_id, spool,
 };
 pub use dir::{SavedCursor, StreamDir, StreamSpec};
 pub use error::StreamError;

@@ -137,12 +137,12 @@ impl Run {
         let Some(session) = &mut client.session else {
             return false;
         };
-        let mut turn = session.turn();
+        let mut turn = session.turn(now.0);
         turn.start(client.at);
         let until = client.made.min(client.at.saturating_add(max));
         let sent = (client.at..until)
             .try_for_each(|number| turn.append(now.1, &payload(client.id, number)));
-        let kept = sent.and_then(|()| turn.keep_up(now));
+        let kept = sent.and_then(|()| turn.keep_up(now.1));
         drop(turn);
         match kept {
             Ok(confirmed) => {
@@ -280,15 +280,17 @@ impl Run {
         }
         for at in 0..self.clients.len() {
             for _ in 0..10 {
+                // A stream that could not be written is left alone for a while.
+                self.now_ns += 600 * SECOND_NS;
                 self.connect(at);
                 if self.send(at, u64::MAX) {
                     break;
                 }
             }
-            let now_ns = self.now_ns;
+            let now = self.now();
             let client = &mut self.clients[at];
             let mut session = client.session.take().unwrap();
-            let (next, _) = session.turn().end(now_ns).unwrap();
+            let (next, _) = session.turn(now.0).end(now.1).unwrap();
             assert_eq!(next, client.made);
         }
         self.verify(true);
@@ -304,4 +306,107 @@ fn each_record_is_in_the_stream_once_and_in_its_producers_order() {
         }
         run.end();
     });
+}
+
+/// A stream of this form on a disk, with records of one producer that are synced, and what a process finds after the
+/// server was killed.
+fn killed(form: Form, records: u64) -> SimDisk {
+    let disk = SimDisk::new();
+    let dir = opened(std::slice::from_ref(&disk));
+    let name: StreamName = "events".parse().unwrap();
+    let retention = Retention::default();
+    dir.create_stream(&name, &StreamSpec { retention, form }, 1)
+        .unwrap();
+    let streams = SharedStreams::new(dir);
+    let now = (Instant::now(), SECOND_NS);
+    let mut session = streams.join(&name, (7, &name), now).unwrap();
+    let mut turn = session.turn(now.0);
+    for number in 0..records {
+        turn.append(now.1, &payload(7, number)).unwrap();
+    }
+    turn.sync(now.1).unwrap();
+    drop(turn);
+    disk.after_kill()
+}
+
+fn numbers(dir: &StreamDir, name: &StreamName) -> Vec<u64> {
+    let mut numbers = Vec::new();
+    let mut reader = dir.read(name).unwrap();
+    reader
+        .read::<StreamError>(u64::MAX, |entry| {
+            let number = entry.payload[8..].first_chunk::<8>().unwrap();
+            numbers.push(u64::from_le_bytes(*number));
+            Ok(true)
+        })
+        .unwrap();
+    numbers
+}
+
+/// Only what was not synced is discarded behind a hole.
+#[test]
+fn damage_to_a_record_that_was_synced_costs_that_record() {
+    let name: StreamName = "events".parse().unwrap();
+    let linked = Form::Linked {
+        redundancy: 3,
+        block_bytes: Some(GEOMETRY.page_bytes),
+    };
+    for form in [Form::Sealed, linked] {
+        let disk = killed(form, 300);
+        // In the first page of several.
+        disk.flip_bit("pages", 20_000, 3);
+        let dir = opened(&[disk]);
+        let before = numbers(&dir, &name);
+        // A linked record has no tag.
+        let lost = usize::from(form == Form::Sealed);
+        assert_eq!(before.len(), 300 - lost);
+        let streams = SharedStreams::new(dir);
+        let now = (Instant::now(), SECOND_NS);
+        let mut session = streams.join(&name, (7, &name), now).unwrap();
+        let next = if form == Form::Sealed { 300 } else { 0 };
+        assert_eq!(session.next(), next);
+        session.turn(now.0).start(300);
+        session.turn(now.0).append(now.1, &payload(7, 300)).unwrap();
+        drop(session);
+        let after = numbers(streams.dir(), &name);
+        assert_eq!(after[..before.len()], before, "{form:?}");
+        assert_eq!(after[before.len()..], [300]);
+    }
+}
+
+/// The list of producers leaves room for the longest record.
+#[test]
+fn a_stream_of_many_producers_takes_the_longest_record() {
+    let disk = SimDisk::new();
+    let dir = opened(std::slice::from_ref(&disk));
+    let name: StreamName = "events".parse().unwrap();
+    let spec = StreamSpec {
+        retention: Retention::default(),
+        form: Form::Sealed,
+    };
+    dir.create_stream(&name, &spec, 1).unwrap();
+    let streams = SharedStreams::new(dir);
+    let now = (Instant::now(), SECOND_NS);
+    let long: StreamName = "n".repeat(64).parse().unwrap();
+    let mut sessions = Vec::new();
+    let refused = (1..1_000).find_map(|id| {
+        let joined = streams.join(&name, (id, &long), now);
+        joined.map(|session| sessions.push(session)).err()
+    });
+    let refused = refused.unwrap().to_string();
+    assert!(refused.contains("too many producers"), "{refused}");
+    assert!(sessions.len() > 30, "{}", sessions.len());
+    let record = vec![1; sessions[0].record_len_max()];
+    for session in &mut sessions {
+        session.turn(now.0).append(now.1, &record).unwrap();
+    }
+    // Those that have come and gone count too, for a process of this machine.
+    drop(sessions);
+    for id in 2_000..2_400 {
+        let mut session = streams.join(&name, (id, &long), now).unwrap();
+        session.turn(now.0).append(now.1, &[1]).unwrap();
+    }
+    let dir = opened(&[disk]);
+    let mut local = dir.append(&name, now.1).unwrap();
+    local.append(now.1, &record).unwrap();
+    local.close(now.1).unwrap();
 }

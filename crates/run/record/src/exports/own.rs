@@ -147,8 +147,8 @@ pub(super) fn network(link: LinkType, data: &[u8]) -> Option<(u16, &[u8])> {
 }
 
 /// What a recording of these interfaces captures: what `filter` matches and what does not fail
-/// `tests`, which are of its own traffic. (Tagged frames pass if that filter has `vlan`, which would shift the headers for the
-/// user's filter; [`Own::has_sent`] finds them.)
+/// `tests`, which are of its own traffic. (Tagged frames pass if `filter` has `vlan`, which shifts the headers;
+/// [`Own::has_sent`] finds them.)
 pub(crate) fn without(
     tests: Vec<String>,
     filter: Option<&Filter>,

@@ -12,7 +12,7 @@ use strata_sys::AlignedBytes;
 use strata_wire::exact;
 
 use super::producers::Pages;
-use super::{Appended, StreamAppender};
+use super::{Appended, LIST_PART, StreamAppender};
 use crate::dir::StreamDir;
 use crate::error::{In as _, Result, StreamError};
 use crate::file::{StreamFile, file_name, lock_name};
@@ -67,7 +67,9 @@ impl StreamAppender {
             file: &file,
             found: &mut found,
         };
-        let opened = pages.open(stored.as_ref())?;
+        let mut opened = pages.open(stored.as_ref())?;
+        let list_len_max = file.geometry().page_len() / LIST_PART;
+        opened.producers.forget(now_ns, list_len_max, |_| false);
         let known = known_pages(&stripes, &file, &found, stored.as_ref());
         let first = known.first_key_value().map(|(&index, _)| index);
         let oldest = found.oldest(

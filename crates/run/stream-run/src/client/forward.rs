@@ -2,18 +2,19 @@
 //! a stream of this machine.
 
 use std::collections::VecDeque;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use strata_stream::{Cursor, StreamName};
+use strata_stream::{Cursor, Form, Retention, StreamName};
 use strata_wire::unix_ns;
 
 use super::producer::{ProducerSpec, StreamProducer};
 use crate::error::{Result, StreamError};
 use crate::peer::PeerError;
-use crate::{SavedCursor, StreamDir, StreamReader};
+use crate::{SavedCursor, StreamDir, StreamReader, StreamSpec};
 
 /// Records are sent after this time.
 const SEND_EVERY: Duration = Duration::from_millis(50);
@@ -156,6 +157,11 @@ impl Spool {
         CURSOR.parse().expect("a name")
     }
 
+    /// Makes a stream that was just created a spool.
+    fn make(dir: &StreamDir, name: &StreamName) -> Result<()> {
+        dir.save(name, &Self::consumer(), &SavedCursor::none())
+    }
+
     fn open(dir: StreamDir, name: StreamName) -> Result<(Self, u64)> {
         let mut reader = dir.read(&name)?;
         let saved = dir.saved(&name, &Self::consumer())?;
@@ -226,6 +232,32 @@ impl Spool {
         }
         Ok(())
     }
+}
+
+/// A directory as a spool, made if need be, with a stream in it that is kept to a size.
+///
+/// # Errors
+///
+/// If there is a stream of this name that is not a spool.
+pub fn spool(path: &Path, stream: &StreamName, bytes_max: u64) -> Result<StreamDir> {
+    let dir = StreamDir::create(path, None)?;
+    let spec = StreamSpec {
+        retention: Retention {
+            bytes: Some(bytes_max),
+            age: None,
+        },
+        form: Form::Sealed,
+    };
+    match dir.create_stream(stream, &spec, unix_ns()) {
+        Ok(()) => Spool::make(&dir, stream)?,
+        Err(StreamError::Exists { dir: path, name }) => {
+            if dir.saved(stream, &Spool::consumer())?.is_none() {
+                return Err(StreamError::NotSpool { dir: path, name });
+            }
+        }
+        Err(error) => return Err(error),
+    }
+    Ok(dir)
 }
 
 impl Forwarder {

@@ -2,7 +2,7 @@
 //! and sends them again over the next connection.
 
 use std::collections::VecDeque;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use strata_auth::tls::ClientTls;
 use strata_stream::message::Message;
@@ -294,14 +294,20 @@ impl StreamProducer {
         let Some(peer) = &mut self.peer else {
             return Ok(None);
         };
+        let deadline = Instant::now() + limit;
+        let mut confirmed = self.confirmed;
         let ended = peer
             .put(&Message::End)
             .and_then(|()| peer.flush())
             .and_then(|()| {
                 loop {
-                    let said = peer.wait_for(limit, |message| match message {
+                    let left = deadline.saturating_duration_since(Instant::now());
+                    let said = peer.wait_for(left, |message| match message {
                         Message::Done { records, cursor } => Some(Ok(Some((records, cursor)))),
-                        Message::Synced(_) => Some(Ok(None)),
+                        Message::Synced(number) => {
+                            confirmed = number;
+                            Some(Ok(None))
+                        }
                         Message::Refused(text) => Some(Err(text.to_owned())),
                         _ => None,
                     })?;
@@ -312,6 +318,7 @@ impl StreamProducer {
                     }
                 }
             });
+        self.confirm(confirmed);
         self.peer = None;
         let (number, cursor) = ended.inspect_err(|_| self.sent = 0)?;
         self.confirm(number);

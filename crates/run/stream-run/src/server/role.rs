@@ -23,7 +23,7 @@ use super::hosted::HostedStripe;
 use super::serving::{Ended, Offer, Served, serve};
 use super::shared::SharedStreams;
 use crate::peer::{Peer, PeerError};
-use crate::{StreamDir, StreamSpec, paths_of};
+use crate::{StreamDir, StreamSpec, paths_of, random_id};
 
 /// Connections at a time that have said what they want.
 const CLIENTS_MAX: usize = 256;
@@ -125,6 +125,10 @@ impl Spec for StreamServeSpec {
         let server = Server {
             offer: Offer {
                 streams: dir.map(SharedStreams::new),
+                secret: [
+                    random_id().at("random numbers")?,
+                    random_id().at("random numbers")?,
+                ],
                 creates: self.creates,
                 stripes,
             },

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use strata_role::{Notice, Tell};
-use strata_stream::StreamName;
 use strata_stream::message::{From, Message, UNCOUNTED};
+use strata_stream::{Origin, StreamName, siphash24};
 use strata_wire::{exact, unix_ns};
 
 use super::hosted::HostedStripe;
@@ -67,6 +67,8 @@ enum Asked {
 pub(super) struct Offer {
     /// Its streams.
     pub(super) streams: Option<Arc<SharedStreams>>,
+    /// Hides the ids of producers from readers, which could append in their place.
+    pub(super) secret: [u64; 2],
     /// How a stream is created when a client appends to one that is not there; `None`: it is not.
     pub(super) creates: Option<StreamSpec>,
     /// Stripes of other directories.
@@ -102,7 +104,8 @@ pub(super) fn serve(
         }
         (Asked::Tail(name, from, max, follow), Some(streams)) => {
             let wanted = (from, max, follow);
-            tail(peer, streams.dir(), &name, wanted, served, stop)
+            let secret = offer.secret;
+            tail(peer, (streams.dir(), &name, secret), wanted, served, stop)
         }
         (Asked::Append(..) | Asked::Tail(..), None) => {
             return Ok(refuse(peer, "this server has stripes only, no streams")?);
@@ -204,7 +207,7 @@ fn append(
         .appended
         .fetch_add(session.appended(), Ordering::Relaxed);
     let ended = done?;
-    let mut turn = session.turn();
+    let mut turn = session.turn(Instant::now());
     let synced = match ended {
         true => turn.end(unix_ns()),
         false => turn.sync(unix_ns()),
@@ -230,7 +233,7 @@ fn take_records(
 ) -> std::result::Result<bool, Ended> {
     while !stop.load(Ordering::Relaxed) {
         let now_ns = unix_ns();
-        let mut turn = session.turn();
+        let mut turn = session.turn(Instant::now());
         loop {
             match peer.next_message()? {
                 Some(Message::Start(number)) => turn.start(number),
@@ -240,7 +243,7 @@ fn take_records(
                 None => break,
             }
         }
-        let confirmed = turn.keep_up((Instant::now(), now_ns));
+        let confirmed = turn.keep_up(now_ns);
         served.warn_of(&mut turn, name);
         let confirmed = confirmed?;
         let due = turn.due();
@@ -261,8 +264,7 @@ fn take_records(
 
 fn tail(
     peer: &mut Peer,
-    dir: &StreamDir,
-    name: &StreamName,
+    (dir, name, secret): (&StreamDir, &StreamName, [u64; 2]),
     (from, max, follow): (From, u64, bool),
     served: &Served,
     stop: &AtomicBool,
@@ -280,7 +282,7 @@ fn tail(
     let mut told = Unread::default();
     let mut sent = 0;
     while sent < max && !stop.load(Ordering::Relaxed) {
-        let count = send_records(peer, &mut reader, AT_ONCE.min(max - sent))?;
+        let count = send_records(peer, &mut reader, AT_ONCE.min(max - sent), secret)?;
         sent += count;
         served.read.fetch_add(count, Ordering::Relaxed);
         tell_unread(peer, &reader, &mut told)?;
@@ -349,13 +351,17 @@ fn send_records(
     peer: &mut Peer,
     reader: &mut StreamReader,
     max: u64,
+    secret: [u64; 2],
 ) -> std::result::Result<u64, Ended> {
     reader.read(max, |entry| {
         peer.put(&Message::Entry {
             next: entry.next,
             seq: entry.seq,
             time_ns: entry.time_ns,
-            origin: entry.origin,
+            origin: entry.origin.map(|origin| Origin {
+                id: siphash24(secret, &origin.id.to_le_bytes()).max(1),
+                ..origin
+            }),
             payload: entry.payload,
         })?;
         Ok::<bool, Ended>(true)

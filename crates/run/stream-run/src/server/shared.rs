@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use strata_stream::{Cursor, StreamName};
 
@@ -16,6 +16,9 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// How long a stream is left alone that could not be written: at first, and at most.
+const RETRY: Duration = Duration::from_secs(1);
+const RETRY_MAX: Duration = Duration::from_secs(600);
 /// After these bytes, records are synced before the usual second is over, since producers keep them until then.
 const UNSYNCED_BYTES: u64 = 32 << 20;
 
@@ -63,6 +66,21 @@ impl std::fmt::Debug for SharedStreams {
 struct Shared {
     name: StreamName,
     open: Mutex<Option<Open>>,
+    failed: Mutex<Failed>,
+}
+
+/// A stream that could not be written is opened again after a while: each time, it skips page numbers.
+#[derive(Default)]
+struct Failed {
+    until: Option<Instant>,
+    wait: Duration,
+}
+
+impl Failed {
+    fn note(&mut self, now: Instant) {
+        self.wait = (2 * self.wait).clamp(RETRY, RETRY_MAX);
+        self.until = Some(now + self.wait);
+    }
 }
 
 /// A stream while there are producers.
@@ -148,6 +166,7 @@ impl SharedStreams {
             Arc::new(Shared {
                 name: stream.clone(),
                 open: Mutex::new(None),
+                failed: Mutex::default(),
             })
         });
         let shared = Arc::clone(shared);
@@ -167,6 +186,12 @@ impl SharedStreams {
     ) -> Result<ProducerSession, StreamError> {
         let mut guard = locked(&shared.open);
         if guard.is_none() {
+            let until = locked(&shared.failed).until;
+            if until.is_some_and(|until| now < until) {
+                return Err(StreamError::Failed {
+                    file: shared.name.to_string(),
+                });
+            }
             *guard = Some(Open {
                 number: self.number(),
                 appender: self.dir.append(&shared.name, now_ns)?,
@@ -216,7 +241,10 @@ impl SharedStreams {
     fn forget(&self, shared: &Arc<Shared>) {
         let mut streams = locked(&self.streams);
         // This map's and the caller's.
-        if Arc::strong_count(shared) <= 2 && locked(&shared.open).is_none() {
+        if Arc::strong_count(shared) <= 2
+            && locked(&shared.open).is_none()
+            && locked(&shared.failed).until.is_none()
+        {
             streams.remove(&shared.name);
         }
     }
@@ -260,18 +288,22 @@ impl ProducerSession {
     }
 
     /// The stream for this producer alone, until the turn is dropped.
-    pub fn turn(&mut self) -> Turn<'_> {
+    pub fn turn(&mut self, now: Instant) -> Turn<'_> {
         Turn {
+            now,
             at: &mut self.at,
             guard: locked(&self.stream.open),
+            failed: &self.stream.failed,
         }
     }
 }
 
 /// A stream while one producer appends.
 pub struct Turn<'s> {
+    now: Instant,
     at: &'s mut Progress,
     guard: MutexGuard<'s, Option<Open>>,
+    failed: &'s Mutex<Failed>,
 }
 
 impl std::fmt::Debug for Turn<'_> {
@@ -298,6 +330,7 @@ impl Turn<'_> {
         let done = act(open, self.at);
         if done.is_err() {
             *self.guard = None;
+            locked(self.failed).note(self.now);
         }
         Ok(done?)
     }
@@ -334,7 +367,8 @@ impl Turn<'_> {
     /// # Errors
     ///
     /// As of [`Turn::append`].
-    pub fn keep_up(&mut self, (now, now_ns): (Instant, u64)) -> Result<Option<u64>, SharedError> {
+    pub fn keep_up(&mut self, now_ns: u64) -> Result<Option<u64>, SharedError> {
+        let (now, failed) = (self.now, self.failed);
         self.with(|open, at| {
             match at.unsynced.back_mut() {
                 Some((syncs, until)) if *syncs == open.syncs => *until = at.next,
@@ -352,6 +386,7 @@ impl Turn<'_> {
             let kept = open.upkeep.run(&mut open.appender, now, now_ns)?;
             open.appender.all_kept()?;
             if kept == Kept::Synced {
+                *locked(failed) = Failed::default();
                 open.syncs += 1;
                 open.unsynced_bytes = 0;
             }
