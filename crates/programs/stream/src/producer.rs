@@ -36,7 +36,7 @@ pub(super) struct ProducerArgs {
     #[arg(long, value_name = "DIR")]
     spool: Option<PathBuf>,
 
-    /// Limit the spool to this size.
+    /// Limit a new spool to this size.
     #[arg(long, value_name = "SIZE", default_value = "1GB", requires = "spool", value_parser = text::bytes)]
     spool_max: u64,
 }
@@ -186,36 +186,43 @@ impl Producer {
     /// Waits for the server, and says what it has.
     pub(super) fn close(self) -> Result<Closed> {
         let is_spooled = self.spool.is_some();
+        let mut spooled = None;
         if let Some(spool) = self.spool {
             let mut appender = spool.appender;
             let synced = appender.sync(unix_ns());
             self.forwarder.spooled(appender.end(), appender.next_seq());
             synced?;
-            appender.close(unix_ns())?;
+            spooled = Some(appender);
         }
         let forwarded = self.forwarder.finish();
+        // Not before: the spool is this process's until it has sent what it can.
+        if let Some(appender) = spooled {
+            appender.close(unix_ns())?;
+        }
         let why = forwarded.failure.unwrap_or_default();
         let unconfirmed = text::count_of(forwarded.unconfirmed, "record");
+        let is_kept = is_spooled && forwarded.unconfirmed > 0;
+        if is_kept {
+            text::warn(&format!(
+                "{}: {why}: {unconfirmed} not confirmed: the next `strata stream append` with this spool sends them",
+                self.server
+            ));
+        }
         let given_up = forwarded.forwarding.given_up;
-        let failure = match (forwarded.unconfirmed, given_up) {
-            (0, 0) => None,
-            (0, _) => Some(anyhow!(
+        let failure = if given_up > 0 {
+            Some(anyhow!(
                 "{}: {} left out: deleted from the spool, or lost there, before the server had them, or too long \
                  for its stream",
                 self.server,
                 text::count_of(given_up, "record")
-            )),
-            _ if is_spooled => {
-                text::warn(&format!(
-                    "{}: {why}: {unconfirmed} not confirmed: the next `strata stream append` with this spool sends them",
-                    self.server
-                ));
-                None
-            }
-            _ => Some(anyhow!(
+            ))
+        } else if is_kept || (forwarded.unconfirmed == 0 && why.is_empty()) {
+            None
+        } else {
+            Some(anyhow!(
                 "{}: {why}: {unconfirmed} not confirmed",
                 self.server
-            )),
+            ))
         };
         Ok(Closed {
             records: forwarded.forwarding.confirmed,

@@ -188,7 +188,9 @@ impl StreamAppender {
         payload: &[u8],
     ) -> Result<bool> {
         let Some(producer) = self.producers.get(id) else {
-            return Ok(false);
+            return Err(StreamError::Failed {
+                file: self.file.path.clone(),
+            });
         };
         if number < producer.next {
             return Ok(false);
@@ -198,9 +200,29 @@ impl StreamAppender {
         Ok(true)
     }
 
-    /// A producer appends no more.
-    pub fn end_producer(&mut self, id: u64) {
+    /// A producer appends no more, which the stream notes.
+    ///
+    /// # Errors
+    ///
+    /// As of [`StreamAppender::append`].
+    pub fn end_producer(&mut self, now_ns: u64, id: u64) -> Result<()> {
         self.producers.end(id);
+        let Some(writer) = &mut self.writer else {
+            return Ok(());
+        };
+        match writer.end_producer(&mut self.memory, now_ns, id) {
+            Ok(()) => Ok(()),
+            // The next page says so.
+            Err(AppendError::Full | AppendError::TooLong { .. }) => Ok(()),
+            Err(AppendError::Blocks(error)) => self.survive(error, now_ns),
+        }
+    }
+
+    /// A producer is gone; one that has appended nothing is forgotten.
+    pub fn leave(&mut self, id: u64) {
+        if self.producers.get(id).is_some_and(|gone| gone.next == 0) {
+            self.producers.remove(id);
+        }
     }
 
     fn append_record(
@@ -214,14 +236,22 @@ impl StreamAppender {
                 file: self.pages_path.clone(),
             });
         }
+        let mut is_new_page = false;
         loop {
             if let Some(writer) = &mut self.writer {
-                let marked = if now_ns >= self.marked_ns + MARK_NS || now_ns < self.marked_ns {
-                    self.marked_ns = now_ns;
-                    writer.mark(&mut self.memory, now_ns)
-                } else {
-                    Ok(())
+                let is_due = now_ns >= self.marked_ns + MARK_NS || now_ns < self.marked_ns;
+                let marked = match (is_due, record) {
+                    (false, _) => Ok(()),
+                    (true, None) => writer.mark(&mut self.memory, now_ns),
+                    // The mark of a producer has the time too, and tells whose records follow after damage.
+                    (true, Some(_)) => {
+                        writer.forget_current();
+                        Ok(())
+                    }
                 };
+                if is_due {
+                    self.marked_ns = now_ns;
+                }
                 let memory = &mut self.memory;
                 let marked =
                     marked.and_then(|()| writer.announce(memory, now_ns, record, &self.producers));
@@ -232,6 +262,9 @@ impl StreamAppender {
                         self.total.bytes += payload.len() as u64;
                         return Ok(());
                     }
+                    Err(AppendError::Full) if is_new_page => {
+                        return Err(self.too_long(payload.len(), self.record_len_max()));
+                    }
                     Err(AppendError::Full) => {}
                     Err(AppendError::TooLong { len, max }) => return Err(self.too_long(len, max)),
                     // It is not in the page, and goes into the next.
@@ -241,6 +274,7 @@ impl StreamAppender {
                 return Err(self.too_long(payload.len(), self.record_len_max()));
             }
             self.next_page(now_ns)?;
+            is_new_page = true;
         }
     }
 
@@ -433,7 +467,7 @@ impl StreamAppender {
                     Ok(()) => Ok(writer),
                     Err(AppendError::Blocks(error)) => Err(error),
                     Err(AppendError::Full | AppendError::TooLong { .. }) => {
-                        unreachable!("producers are forgotten before their list is that long")
+                        Err(io::Error::other("the list of producers does not fit"))
                     }
                 },
             );

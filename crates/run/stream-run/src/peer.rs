@@ -74,8 +74,8 @@ pub enum PeerError {
     },
     /// The server has records of this producer that it has not made.
     #[error(
-        "{peer}: has {has} records of this producer, and its spool has made {next}: if the spool directory was restored \
-         from a backup, or copied, give a new one"
+        "{peer}: has {has} records of this producer, which has sent {next}: if its spool directory was restored from a \
+         backup, or copied, give a new one"
     )]
     Ahead {
         /// The server.

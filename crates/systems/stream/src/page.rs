@@ -212,6 +212,28 @@ impl PageWriter {
         Ok(())
     }
 
+    /// The next record has a mark before it, whatever the marks before say.
+    pub fn forget_current(&mut self) {
+        self.current = Current::Unknown;
+    }
+
+    /// Says that a producer appends no more. Linked records have no marks.
+    ///
+    /// # Errors
+    ///
+    /// If it does not fit, or the blocks fail.
+    pub fn end_producer<B: Blocks>(
+        &mut self,
+        blocks: &mut B,
+        time_ns: u64,
+        id: u64,
+    ) -> Result<(), AppendError<B::Error>> {
+        match self.linked {
+            Some(_) => Ok(()),
+            None => self.append_sealed(blocks, &mark::ended(time_ns, id), Kind::Mark),
+        }
+    }
+
     /// Says, at the start of a page, up to which of its records the stream has those of each producer, and up to which
     /// record all are synced. Linked records have no marks.
     ///
@@ -365,6 +387,13 @@ impl<'p> Page<'p> {
     #[must_use]
     pub fn header(&self) -> &PageHeader {
         &self.header
+    }
+
+    /// Where the mark ends that says which producers there are, if it is there.
+    #[must_use]
+    pub fn list_end(&self) -> Option<usize> {
+        let first = sealed::read(&self.key, self.bytes, header::PAGE_HEADER_LEN)?;
+        (first.kind == Kind::Mark).then_some(first.end)
     }
 
     /// The producers of the stream when the page was begun, and the number of the first record that was not synced

@@ -19,7 +19,7 @@ const BOUNDS: Bounds = Bounds {
     // An agent of vectors has 8,192 flows of 2.1 kB for each of 16 senders.
     memory_growth: 384 << 20,
     // A server of streams has one for each client and each stranger.
-    threads_growth: 64 + 64 + 8,
+    threads_growth: 256 + 64 + 8,
     descriptors: 500,
     said: 256 << 10,
 };

@@ -149,8 +149,12 @@ impl Pages<'_> {
             };
             walked.end_seq.get_or_insert(header.first_seq);
             let mut walk = page.walk();
-            let mut whole = (walk.reached().end(), header.first_seq);
+            let begin = page.list_end().unwrap_or(walk.reached().end());
+            let mut whole = (begin, header.first_seq);
             while let Some(item) = walk.next() {
+                for id in walk.take_ended() {
+                    producers.end(id);
+                }
                 let next_seq = header.first_seq + u64::from(walk.next_number());
                 if !walk.is_whole() && next_seq > synced_seq {
                     (hole.at, hole.seq) = whole;
@@ -169,6 +173,9 @@ impl Pages<'_> {
                     whole = (record.end, next_seq);
                     walked.end_seq = Some(next_seq);
                 }
+            }
+            for id in walk.take_ended() {
+                producers.end(id);
             }
             (hole.at, hole.seq) = whole;
             end = Some(hole);

@@ -22,7 +22,7 @@ const SEND_EVERY: Duration = Duration::from_millis(50);
 const RETRY: Duration = Duration::from_millis(500);
 const RETRY_MAX: Duration = Duration::from_secs(10);
 /// How long a server may take to confirm the last records, and how long the end waits for a server that is not there.
-const CONFIRM_LIMIT: Duration = Duration::from_secs(60);
+const CONFIRM_LIMIT: Duration = Duration::from_secs(30);
 const ABSENT_LIMIT: Duration = Duration::from_secs(10);
 /// Bytes that a record takes besides its own.
 const RECORD_COST: usize = 16;
@@ -135,8 +135,10 @@ struct Forward {
 struct Retry {
     at: Instant,
     wait: Duration,
-    /// It was said that there is no connection.
-    is_told: bool,
+    /// Since when there is no connection, or none that the server confirms records of; that was said then.
+    absent_since: Option<Instant>,
+    /// The last number that was confirmed.
+    confirmed: u64,
 }
 
 /// A stream that is sent, and kept until it is confirmed.
@@ -157,9 +159,14 @@ impl Spool {
         CURSOR.parse().expect("a name")
     }
 
-    /// Makes a stream that was just created a spool.
+    /// Makes a stream that is about to be created a spool.
     fn make(dir: &StreamDir, name: &StreamName) -> Result<()> {
-        dir.save(name, &Self::consumer(), &SavedCursor::none())
+        let saved = SavedCursor {
+            cursor: Cursor::START.to_string(),
+            next_seq: Some(0),
+            ..SavedCursor::none()
+        };
+        dir.save(name, &Self::consumer(), &saved)
     }
 
     fn open(dir: StreamDir, name: StreamName) -> Result<(Self, u64)> {
@@ -206,11 +213,23 @@ impl Spool {
             self.ahead
                 .push_back((producer.next(), self.reader.cursor()));
         }
+        Ok(self.news() + too_long)
+    }
+
+    /// How many more records were deleted before they could be read.
+    fn count_deleted(&mut self, durable: Cursor) -> Result<u64> {
+        self.reader.refresh()?;
+        if self.reader.cursor() < durable {
+            self.reader.read(1, |_| Ok::<bool, StreamError>(false))?;
+        }
+        Ok(self.news())
+    }
+
+    /// Records that could not be read since this was asked.
+    fn news(&mut self) -> u64 {
         let unread = self.reader.unread();
         let unread = unread.missing.0 + unread.expired;
-        let more = unread - self.unread;
-        self.unread = unread;
-        Ok(more + too_long)
+        unread - std::mem::replace(&mut self.unread, unread)
     }
 
     /// Saves up to where the server has confirmed the records.
@@ -248,14 +267,14 @@ pub fn spool(path: &Path, stream: &StreamName, bytes_max: u64) -> Result<StreamD
         },
         form: Form::Sealed,
     };
-    match dir.create_stream(stream, &spec, unix_ns()) {
-        Ok(()) => Spool::make(&dir, stream)?,
-        Err(StreamError::Exists { dir: path, name }) => {
-            if dir.saved(stream, &Spool::consumer())?.is_none() {
-                return Err(StreamError::NotSpool { dir: path, name });
-            }
-        }
-        Err(error) => return Err(error),
+    if !dir.names()?.contains(stream) {
+        Spool::make(&dir, stream)?;
+        dir.create_stream(stream, &spec, unix_ns())?;
+    } else if dir.saved(stream, &Spool::consumer())?.is_none() {
+        return Err(StreamError::NotSpool {
+            dir: path.display().to_string(),
+            name: stream.to_string(),
+        });
     }
     Ok(dir)
 }
@@ -293,7 +312,8 @@ impl Forwarder {
             retry: Retry {
                 at: Instant::now(),
                 wait: RETRY,
-                is_told: false,
+                absent_since: None,
+                confirmed: next,
             },
             given_up: 0,
         };
@@ -318,7 +338,7 @@ impl Forwarder {
     pub fn put(&self, record: &[u8], stop: &AtomicBool) -> bool {
         let mut queue = self.shared.lock();
         loop {
-            if queue.failure.is_some() {
+            if queue.failure.is_some() || self.thread.is_finished() {
                 return false;
             }
             let held = queue.bytes.len() + RECORD_COST * queue.ends.len();
@@ -440,8 +460,7 @@ impl Forward {
             false => self.producer.connect(),
         };
         match done {
-            Ok(()) if self.producer.is_connected() => self.connected(),
-            Ok(()) => {}
+            Ok(()) => self.heard(),
             Err(error @ PeerError::Ahead { .. }) => return Err(error.into()),
             Err(error) => self.lost(&error.to_string()),
         }
@@ -462,18 +481,28 @@ impl Forward {
         Ok(())
     }
 
-    fn connected(&mut self) {
+    /// A connection counts once records are confirmed, or none is left to be.
+    fn heard(&mut self) {
+        let confirmed = self.producer.confirmed();
+        let is_news = confirmed > self.retry.confirmed;
+        let is_idle = self.producer.is_connected() && self.producer.unconfirmed() == 0;
+        if !is_news && !is_idle {
+            return;
+        }
+        self.retry.confirmed = confirmed;
         self.retry.wait = RETRY;
-        if std::mem::take(&mut self.retry.is_told) {
+        if self.retry.absent_since.take().is_some() {
             let warning = format!("{}: connected again", self.producer.server());
             self.shared.lock().warnings.push(warning);
         }
     }
 
     fn lost(&mut self, error: &str) {
-        self.retry.at = Instant::now() + self.retry.wait;
+        let now = Instant::now();
+        self.retry.at = now + self.retry.wait;
         self.retry.wait = (2 * self.retry.wait).min(RETRY_MAX);
-        if !std::mem::replace(&mut self.retry.is_told, true) {
+        if self.retry.absent_since.is_none() {
+            self.retry.absent_since = Some(now);
             let kept = match self.spool {
                 Some(_) => "the spool",
                 None => "memory",
@@ -497,9 +526,12 @@ impl Forward {
                 Err(error) => self.lost(&error.to_string()),
             }
         }
-        let limit = match is_connected {
-            true => CONFIRM_LIMIT,
-            false => ABSENT_LIMIT,
+        let (since, limit) = match is_connected {
+            true => (since, CONFIRM_LIMIT),
+            false => (
+                self.retry.absent_since.map_or(since, |at| at.max(since)),
+                ABSENT_LIMIT,
+            ),
         };
         let is_over = since.elapsed() >= limit || (self.spool.is_some() && !is_connected);
         is_over.then(|| self.ended(None, Some("the server is not there".to_owned())))
@@ -510,11 +542,16 @@ impl Forward {
         let mut failure = failure;
         let mut unconfirmed = self.producer.unconfirmed();
         if let Some(spool) = &mut self.spool {
-            if let Err(error) = spool.save(confirmed, self.given_up, Instant::now()) {
+            let (spooled, made) = self.shared.lock().spooled;
+            let looked = spool.count_deleted(spooled);
+            let saved = looked.and_then(|deleted| {
+                self.given_up += deleted;
+                unconfirmed = made.saturating_sub(confirmed).saturating_sub(deleted);
+                spool.save(confirmed, self.given_up, Instant::now())
+            });
+            if let Err(error) = saved {
                 failure = Some(error.to_string());
             }
-            let made = self.shared.lock().spooled.1;
-            unconfirmed = made.saturating_sub(confirmed);
         }
         Forwarded {
             forwarding: Forwarding {

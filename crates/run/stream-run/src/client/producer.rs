@@ -70,8 +70,9 @@ pub struct StreamProducer {
     bytes: usize,
     next: u64,
     confirmed: u64,
-    /// The producer has made records before this number, in earlier runs perhaps.
+    /// Records before this number were there at the start, and those before the other were sent.
     made: u64,
+    sent_until: u64,
 }
 
 impl std::fmt::Debug for StreamProducer {
@@ -99,6 +100,7 @@ impl StreamProducer {
             next,
             confirmed: next,
             made: next,
+            sent_until: next,
         }
     }
 
@@ -140,7 +142,8 @@ impl StreamProducer {
     /// Records that are not confirmed.
     #[must_use]
     pub fn unconfirmed(&self) -> u64 {
-        self.chunks.iter().map(|chunk| chunk.count).sum()
+        let left = |chunk: &Chunk| chunk.end() - chunk.first.max(self.confirmed).min(chunk.end());
+        self.chunks.iter().map(left).sum()
     }
 
     /// The next record has this number: those before it are given up.
@@ -188,7 +191,7 @@ impl StreamProducer {
             name: spec.stream.as_str(),
         };
         let (peer, ready) = ask(&spec.server, spec.tls.as_ref(), &message)?;
-        let made = self.made.max(self.next);
+        let made = self.made.max(self.sent_until);
         if ready.next > made {
             return Err(PeerError::Ahead {
                 peer: peer.name,
@@ -238,6 +241,7 @@ impl StreamProducer {
             }
             peer.put_bytes(&chunk.frames);
             self.expected = chunk.end();
+            self.sent_until = self.sent_until.max(self.expected);
             self.sent += 1;
             sent = peer.flush();
         }

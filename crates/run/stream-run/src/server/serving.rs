@@ -236,7 +236,7 @@ fn take_records(
         let mut turn = session.turn(Instant::now());
         loop {
             match peer.next_message()? {
-                Some(Message::Start(number)) => turn.start(number),
+                Some(Message::Start(number)) if number < u64::MAX => turn.start(number),
                 Some(Message::Record(record)) => turn.append(now_ns, record)?,
                 Some(Message::End) => return Ok(true),
                 Some(_) => return Err(peer.unexpected().into()),

@@ -192,9 +192,13 @@ impl SharedStreams {
                     file: shared.name.to_string(),
                 });
             }
+            let appended = self.dir.append(&shared.name, now_ns);
+            if let Err(StreamError::File { .. }) = appended {
+                locked(&shared.failed).note(now);
+            }
             *guard = Some(Open {
                 number: self.number(),
-                appender: self.dir.append(&shared.name, now_ns)?,
+                appender: appended?,
                 upkeep: Upkeep::new(now),
                 sessions: BTreeMap::new(),
                 clients: 0,
@@ -213,6 +217,7 @@ impl SharedStreams {
             Err(error @ StreamError::Producers { .. }) => return Err(error),
             Err(error) => {
                 *guard = None;
+                locked(&shared.failed).note(now);
                 return Err(error);
             }
         };
@@ -256,12 +261,15 @@ impl Drop for ProducerSession {
         if let Some(open) = guard.as_mut().filter(|open| open.number == self.at.open) {
             if open.sessions.get(&self.at.id) == Some(&self.at.number) {
                 open.sessions.remove(&self.at.id);
+                open.appender.leave(self.at.id);
             }
             open.clients -= 1;
         }
         if let Some(open) = guard.take_if(|open| open.clients == 0) {
             // What fails here was not confirmed to any producer: each sends it again.
-            let _ = open.appender.close(strata_wire::unix_ns());
+            if open.appender.close(strata_wire::unix_ns()).is_err() {
+                locked(&self.stream.failed).note(Instant::now());
+            }
         }
         drop(guard);
         self.streams.forget(&self.stream);
@@ -371,7 +379,12 @@ impl Turn<'_> {
         let (now, failed) = (self.now, self.failed);
         self.with(|open, at| {
             match at.unsynced.back_mut() {
-                Some((syncs, until)) if *syncs == open.syncs => *until = at.next,
+                Some((syncs, until)) if *syncs == open.syncs => {
+                    if *until != at.next {
+                        *until = at.next;
+                        open.upkeep.appended(now);
+                    }
+                }
                 back => {
                     let until = back.map(|(_, until)| *until).or(at.confirmed);
                     if until != Some(at.next) {
@@ -414,9 +427,11 @@ impl Turn<'_> {
     ///
     /// As of [`Turn::append`].
     pub fn sync(&mut self, now_ns: u64) -> Result<(u64, Cursor), SharedError> {
+        let failed = self.failed;
         self.with(|open, at| {
             open.appender.sync(now_ns)?;
             open.appender.all_kept()?;
+            *locked(failed) = Failed::default();
             open.syncs += 1;
             at.unsynced.clear();
             at.confirmed = Some(at.next);
@@ -431,10 +446,7 @@ impl Turn<'_> {
     /// As of [`Turn::append`].
     pub fn end(&mut self, now_ns: u64) -> Result<(u64, Cursor), SharedError> {
         let id = self.at.id;
-        self.with(|open, _| {
-            open.appender.end_producer(id);
-            Ok(())
-        })?;
+        self.with(|open, _| open.appender.end_producer(now_ns, id))?;
         self.sync(now_ns)
     }
 

@@ -2,13 +2,14 @@
 //!
 //! ```text
 //!  0 time_ns u64      since 1970; a mark of 8 bytes has nothing else
-//!  8 kind u8          1 no producer, 2 a producer, 3 the producers of the stream
+//!  8 kind u8          1 no producer, 2 a producer, 3 the producers of the stream, 4 a producer has ended
 //!
 //!  2:  9 id u64       of the producer of the records from here on
 //!     17 number u64   of the first of them, among its records
 //!     25 name
 //!  3:  9 synced u64   records of the stream with a smaller number had been synced
 //!     17 producers    id u64, next u64, seen_ns u64, flags u8, length of the name u8, name
+//!  4:  9 id u64       of the producer
 //! ```
 //!
 //! Flags: bit 0, the producer has ended.
@@ -19,6 +20,7 @@ use crate::producers::{Producer, Producers};
 const NO_PRODUCER: u8 = 1;
 const PRODUCER: u8 = 2;
 const PRODUCERS: u8 = 3;
+const HAS_ENDED: u8 = 4;
 const ENDED: u8 = 1;
 
 /// The producer of a record, and the record's number among those of its producer.
@@ -39,6 +41,7 @@ pub(crate) enum Mark<'p> {
     NoProducer,
     Producer(Origin<'p>),
     Producers { synced_seq: u64, bytes: &'p [u8] },
+    Ended(u64),
 }
 
 fn take<'b, const N: usize>(bytes: &mut &'b [u8]) -> Option<&'b [u8; N]> {
@@ -70,6 +73,7 @@ pub(crate) fn parse(mut bytes: &[u8]) -> Option<(u64, Mark<'_>)> {
             synced_seq: take_u64(&mut bytes)?,
             bytes,
         },
+        Some(HAS_ENDED) => Mark::Ended(take_u64(&mut bytes)?),
         _ => Mark::Time,
     };
     Some((time_ns, mark))
@@ -109,6 +113,14 @@ pub(crate) fn time(time_ns: u64) -> [u8; 8] {
 pub(crate) fn no_producer(time_ns: u64) -> [u8; 9] {
     let mut bytes = [NO_PRODUCER; 9];
     bytes[..8].copy_from_slice(&time_ns.to_le_bytes());
+    bytes
+}
+
+/// A mark after the last record of a producer.
+pub(crate) fn ended(time_ns: u64, id: u64) -> [u8; 17] {
+    let mut bytes = [HAS_ENDED; 17];
+    bytes[..8].copy_from_slice(&time_ns.to_le_bytes());
+    bytes[9..].copy_from_slice(&id.to_le_bytes());
     bytes
 }
 
@@ -167,6 +179,7 @@ mod tests {
             parse(&no_producer(9)),
             Some((9, Mark::NoProducer))
         ));
+        assert!(matches!(parse(&ended(9, 3)), Some((9, Mark::Ended(3)))));
         assert!(parse(&[0; 7]).is_none());
 
         let mut all = Producers::default();

@@ -58,6 +58,8 @@ pub struct Walk<'w, 'p> {
     found: Option<usize>,
     /// Something between the records so far is not one.
     has_skipped: bool,
+    /// Producers that have ended.
+    ended: Vec<u64>,
     budget: usize,
     /// Of a page with linked records.
     linked: Option<vec::IntoIter<(Found, Option<Missing>)>>,
@@ -103,6 +105,7 @@ impl<'p> Page<'p> {
             reached,
             found: None,
             has_skipped: false,
+            ended: Vec::new(),
             budget: SEARCH_FACTOR.wrapping_mul(self.bytes.len()),
             linked: reader.map(|reader| reader.records().into_iter()),
             pending: None,
@@ -136,6 +139,11 @@ impl<'p> Walk<'_, 'p> {
     #[must_use]
     pub fn is_whole(&self) -> bool {
         !self.has_skipped
+    }
+
+    /// Producers that have ended, as marks since the last call say.
+    pub fn take_ended(&mut self) -> Vec<u64> {
+        std::mem::take(&mut self.ended)
     }
 
     /// The producer of the record with this number in the page.
@@ -185,6 +193,7 @@ impl<'p> Walk<'_, 'p> {
         self.reached.time_ns = time_ns;
         match mark {
             Mark::Time | Mark::Producers { .. } => {}
+            Mark::Ended(id) => self.ended.push(id),
             Mark::NoProducer => self.reached.producer = None,
             Mark::Producer(_) => {
                 let start = at.wrapping_add(SEALED_HEAD_LEN);
