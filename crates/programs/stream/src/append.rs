@@ -33,10 +33,9 @@ Each line is a record, without its newline; with --framed, each record follows i
 bytes (little-endian). Records are at most 1 MiB long (less if the stream's pages are smaller):
 longer lines are skipped and counted, and the exit status is then 1.
 
-Readers see a record at most 0.1 s after it arrived (at a server, usually within half a second);
-after 1 s it survives a loss of power. If this
-process is killed, records that readers can see are kept. At the end of the input, and on Ctrl-C,
-all records are synced, including a last line without a newline.
+Readers see a record at most 0.1 s after it arrived (at a server, usually 0.3 s); after 1 s it
+survives a loss of power. If this process is killed, records that readers can see are kept. At the
+end of the input, and on Ctrl-C, all records are synced, including a last line without a newline.
 
 If a stripe (strata stream create --stripe) fails, the records on their way to it are lost and
 counted, and the exit status is then 1; all other records are in the stream.

@@ -195,6 +195,9 @@ impl Producer {
             spooled = Some(appender);
         }
         let forwarded = self.forwarder.finish();
+        for warning in &forwarded.warnings {
+            text::warn(warning);
+        }
         // Not before: the spool is this process's until it has sent what it can.
         if let Some(appender) = spooled {
             appender.close(unix_ns())?;

@@ -20,9 +20,9 @@ use super::ask::{json_of, of, parse_key};
 A flow has a direction: 10.0.0.1:1024 > 10.0.0.2:80 tcp. Quote it, or write - for >. For a path that
 was reported for another key, give that key (`strata telemetry get --help`).
 
-A hop is known if it sent a postcard of the flow. Its latency is known if a Key-Write report with the
-key `node N FLOW` gave it; the built-in INT table makes such reports. Latencies are the latest ones,
-in the unit of the nodes, usually ns.
+A hop is known if it sent a postcard of the flow. Its latency is known if a Key-Write report with
+the key `node N FLOW` gave it; the built-in INT table makes such reports. Latencies are the latest
+ones, in the unit of the nodes, usually ns.
 
 The line `sum` adds up the latencies of a whole path (all hops of one packet) if each hop has a
 latency. Otherwise, the line is `at least`, a lower bound, or missing, and the lines below the hops

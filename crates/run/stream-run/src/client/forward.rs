@@ -74,6 +74,8 @@ pub struct Forwarded {
     pub end: Option<Cursor>,
     /// Why the rest was not sent.
     pub failure: Option<String>,
+    /// What is left to report.
+    pub warnings: Vec<String>,
 }
 
 /// Records on their way to the thread.
@@ -379,6 +381,7 @@ impl Forwarder {
             unconfirmed: 0,
             end: None,
             failure: Some("its thread has failed".to_owned()),
+            warnings: Vec::new(),
         })
     }
 }
@@ -562,6 +565,7 @@ impl Forward {
             unconfirmed,
             end,
             failure,
+            warnings: std::mem::take(&mut self.shared.lock().warnings),
         }
     }
 

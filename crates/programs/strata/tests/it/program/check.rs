@@ -131,7 +131,7 @@ fn the_check_finds_what_a_start_fails_on() {
         case(
             "[alerts]\nwebhook = 'https://a.example/'\nca_file = 'file'\n",
             &[],
-            "file: no certificate",
+            "file: contains no certificate",
         ),
         case("", &["--model", "none.json"], "none.json"),
         case("", &["--policy", "none.toml"], "none.toml"),
