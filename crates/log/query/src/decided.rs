@@ -6,9 +6,9 @@ use strata_filter::{
     AddressScope, Direction, Expr, FlowFacts, IpVersion, Network, Test, Transport,
 };
 
-/// Whether all packets of a flow match, or none does; `None` if only the packets tell. The facts hold
-/// for each packet, as for [`strata_filter::Filter::may_match`]. Later fragments count as their flow,
-/// though they have no ports that a filter could see.
+/// Whether all packets of a flow match, or none does; `None` if only the packets tell. The facts hold for each
+/// packet, as for [`strata_filter::Filter::may_match`], and are those of the headers that the filter looks at: no
+/// packet has a tag, is in a tunnel, or is a later fragment, in which no filter sees ports.
 pub(crate) fn decided(expr: &Expr, facts: &FlowFacts) -> Option<bool> {
     if shifts(expr) {
         return None;

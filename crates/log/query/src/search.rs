@@ -10,6 +10,7 @@ mod counted;
 mod outline;
 mod pieces;
 mod rows;
+mod seen;
 
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -81,7 +81,7 @@ fn pass(
             if place.group != group {
                 return;
             }
-            let of = OfGroup::of(place, true);
+            let of = OfGroup::of(place);
             if let Some(name) = totals.name {
                 take.name(&of.key, name);
             }

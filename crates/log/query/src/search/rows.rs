@@ -10,6 +10,7 @@ use strata_archive::parts::{
     self, Batch, Input, PacketRows, PayloadReader, Rebuild, Row, TableReader,
 };
 use strata_archive::{ArchiveError, PacketColumn};
+use strata_filter::{Expr, Filter};
 use strata_store::{FileKind, Log, Part};
 use strata_wire::{AddressFamily, Endpoint, FlowKey, Meta};
 
@@ -21,6 +22,7 @@ use crate::parts::{Source, payload_of};
 
 use super::blocks::flow_of;
 use super::pieces::{Links, OpenPart};
+use super::seen::by_sight;
 use super::{FoundPacket, FoundRun, Label, Matches, Searching, TakeFound, is_within};
 
 /// Rows whose packets are put together at a time, more for a flow that has more.
@@ -50,12 +52,10 @@ pub(super) struct OfGroup {
     pub(super) rows: usize,
     /// Rows from the low endpoint, which come first.
     pub(super) low_rows: usize,
-    /// Whether all its packets match.
-    is_decided: bool,
 }
 
 impl OfGroup {
-    pub(super) fn of(place: &Place, is_decided: bool) -> Self {
+    pub(super) fn of(place: &Place) -> Self {
         let (key, from_low) = match place.ends {
             [Some((family, source)), Some((_, destination))] => {
                 let [from, to] = match family {
@@ -75,7 +75,6 @@ impl OfGroup {
             first_row: place.first_row,
             rows: place.rows,
             low_rows: if from_low { there } else { place.rows - there },
-            is_decided,
         }
     }
 }
@@ -89,30 +88,38 @@ pub(super) fn read(
     take: &mut dyn TakeFound,
 ) -> Result<(), ArchiveError> {
     let find = &searching.find;
+    // Flows of which a filter takes all packets or none, if it sees in them what they are.
+    let (mut all, mut none) = (Vec::new(), Vec::new());
     let (mut sure, mut unsure) = (Vec::new(), Vec::new());
     for of in part.flows.of_packets(group) {
         part.flows.each(of, true, |place, name| {
             if place.group != group {
                 return;
             }
-            let is = match find.filter {
-                Some(_) if place.hides_addresses => None,
-                Some(filter) => decided(filter.ast(), &place.facts),
-                None => Some(true),
-            };
-            if is == Some(false) {
-                return;
-            }
-            let flow = OfGroup::of(&place, is.is_some());
+            let flow = OfGroup::of(&place);
             if let Some(name) = name {
                 take.name(&flow.key, name);
             }
-            if flow.is_decided {
-                sure.push(flow);
-            } else {
-                unsure.push(flow);
+            match find.filter.map(Filter::ast) {
+                None | Some(Expr::Any) => sure.push(flow),
+                Some(_) if place.hides_addresses => unsure.push(flow),
+                Some(filter) => match decided(filter, &place.facts) {
+                    Some(true) => all.push(flow),
+                    Some(false) => none.push(flow),
+                    None => unsure.push(flow),
+                },
             }
         })?;
+    }
+    for (flows, is_wanted) in [(all, true), (none, false)] {
+        if flows.is_empty() {
+            continue;
+        }
+        let (seen, unseen) = by_sight(part, group, flows, links(searching, part)?)?;
+        unsure.extend(unseen);
+        if is_wanted {
+            sure.extend(seen);
+        }
     }
     if !sure.is_empty() {
         sure.sort_by_key(|flow| flow.first_row);
@@ -134,7 +141,7 @@ pub(super) fn read(
 }
 
 /// The rows of flows, which are in their order.
-fn ranges(flows: &[OfGroup]) -> Vec<Range<usize>> {
+pub(super) fn ranges(flows: &[OfGroup]) -> Vec<Range<usize>> {
     let mut ranges: Vec<Range<usize>> = Vec::new();
     for flow in flows {
         let range = flow.first_row..flow.first_row + flow.rows;
@@ -269,13 +276,7 @@ struct Rebuilding<'a> {
 
 impl<'a> Rebuilding<'a> {
     fn of(searching: &'a Searching<'a>, part: &'a OpenPart<'_>) -> Result<Self, ArchiveError> {
-        let links = match part.links.get() {
-            Some(links) => links,
-            None => {
-                let links = links_of(searching.log, part.part)?;
-                part.links.get_or_init(|| links)
-            }
-        };
+        let links = links(searching, part)?;
         let disk = searching.log.disk().as_ref();
         let payload = match part.part.file(FileKind::Payload) {
             Some(_) => {
@@ -388,6 +389,15 @@ impl<'a> Rebuilding<'a> {
 fn is_of(key: &FlowKey, flow: &FlowKey) -> bool {
     let is_of_ends = [key.low.address, key.high.address] == [flow.low.address, flow.high.address];
     key == flow || (is_of_ends && flow.low.address != flow.high.address)
+}
+
+/// The links of a part's interfaces.
+fn links<'a>(searching: &Searching<'_>, part: &'a OpenPart<'_>) -> Result<&'a Links, ArchiveError> {
+    if let Some(links) = part.links.get() {
+        return Ok(links);
+    }
+    let links = links_of(searching.log, part.part)?;
+    Ok(part.links.get_or_init(|| links))
 }
 
 /// Damage of metadata is found with the packets whose link is not known.

@@ -26,9 +26,14 @@ fn log(dir: &Path) -> PathBuf {
 
 /// How many packets of the capture match, as tcpdump counts.
 pub(crate) fn counted(filter: &str) -> u64 {
+    counted_in(&capture(), filter)
+}
+
+/// As [`counted`], of any capture.
+pub(crate) fn counted_in(capture: &Path, filter: &str) -> u64 {
     let output = Command::new("tcpdump")
         .args(["-n", "--count", "-r"])
-        .arg(capture())
+        .arg(capture)
         .arg(filter)
         .output()
         .unwrap();

@@ -10,5 +10,6 @@ mod logs;
 mod padding;
 mod recordings;
 mod saved;
+mod tags;
 mod trust;
 mod would;
