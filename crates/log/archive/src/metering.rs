@@ -222,14 +222,24 @@ impl Metering {
         Ok(())
     }
 
-    /// Ends the flows that are idle at this time, ns: no packet of before is to come, where packets come in order.
+    /// Ends the flows that are idle at this time, ns: no packet of before is to come, where packets come in order. It
+    /// passes also after it was set back.
     ///
     /// # Errors
     ///
     /// Those of `take`.
     pub fn pass<E>(&mut self, until_ns: u64, take: &mut TakeRecord<'_, E>) -> Result<(), E> {
+        self.advance(take, |clock| clock.tell(until_ns))
+    }
+
+    /// Ends what the time ends, once the clock has been advanced.
+    fn advance<E>(
+        &mut self,
+        take: &mut TakeRecord<'_, E>,
+        clock: impl FnOnce(&mut Clock),
+    ) -> Result<(), E> {
         let has_begun = self.clock.now_ns().is_some();
-        self.clock.pass(until_ns);
+        clock(&mut self.clock);
         if !has_begun {
             self.time_begins(take)?;
         }
@@ -259,7 +269,7 @@ impl Metering {
     ///
     /// Those of `take`.
     pub fn finish<E>(&mut self, end_ns: u64, take: &mut TakeRecord<'_, E>) -> Result<(), E> {
-        self.pass(end_ns, take)?;
+        self.advance(take, |clock| clock.pass(end_ns))?;
         while self.oldest != NONE {
             let of = &self.entries[self.oldest as usize];
             let reason = match self.expired(of) {

@@ -11,8 +11,9 @@ struct Mark {
 /// A clock that packets advance.
 ///
 /// A packet that is older than the latest by at most a limit is late. A packet that is older by more means that the
-/// time of packets was set back: no time passes, and from there on, it passes with the packets. If the time of packets
-/// then jumps, to a time that it had already reached before it was set back, the time goes on from there.
+/// time of packets was set back: no time passes, and from there on, it passes with the packets, ahead of their time.
+/// Once a packet's own time is nearer to the latest than that, the time of packets is what it was before it was set
+/// back: one packet may have had a wrong time, inputs may take turns, or the capture's time was put right.
 #[derive(Clone, Debug)]
 pub(super) struct Clock {
     limit_ns: u64,
@@ -20,8 +21,6 @@ pub(super) struct Clock {
     now: Option<Mark>,
     /// The most that has passed.
     latest_ns: u64,
-    /// Where the time of packets was when it was set back.
-    before: Option<Mark>,
 }
 
 impl Clock {
@@ -31,7 +30,6 @@ impl Clock {
             limit_ns,
             now: None,
             latest_ns: 0,
-            before: None,
         }
     }
 
@@ -49,22 +47,10 @@ impl Clock {
 
     /// A packet of this time has come, ns.
     pub(super) fn packet(&mut self, packets_ns: u64) {
-        let ahead_ns = self.ahead_ns();
-        let straight_ns = packets_ns.saturating_add(ahead_ns);
         let is_first = self.now.is_none();
-        let passed_ns = if is_first {
-            packets_ns
-        } else if straight_ns < self.latest_ns.saturating_sub(self.limit_ns) {
-            // Set back.
-            let reached = Mark {
-                packets_ns: self.latest_ns.saturating_sub(ahead_ns),
-                passed_ns: self.latest_ns,
-            };
-            let before = self.before.filter(|it| it.packets_ns > reached.packets_ns);
-            self.before = Some(before.unwrap_or(reached));
-            self.latest_ns
-        } else {
-            self.forth(packets_ns, straight_ns)
+        let passed_ns = match is_first {
+            true => packets_ns,
+            false => self.passed_at(packets_ns),
         };
         self.latest_ns = self.latest_ns.max(passed_ns);
         self.now = Some(Mark {
@@ -81,20 +67,27 @@ impl Clock {
         }
     }
 
-    /// What has passed at a time of packets that was not set back.
-    fn forth(&mut self, packets_ns: u64, straight_ns: u64) -> u64 {
-        let Some(before) = self.before else {
-            return straight_ns;
-        };
-        let Some(further_ns) = packets_ns.checked_sub(before.packets_ns) else {
-            return straight_ns;
-        };
-        self.before = None;
-        if straight_ns > self.latest_ns.saturating_add(self.limit_ns) {
-            let passed_ns = before.passed_ns.saturating_add(further_ns);
-            return passed_ns.max(self.latest_ns);
+    /// It is about this time of packets, ns. That may have been set back without a packet.
+    pub(super) fn tell(&mut self, packets_ns: u64) {
+        let was_set_back = self
+            .now
+            .is_some_and(|now| packets_ns < now.packets_ns.saturating_sub(self.limit_ns));
+        match was_set_back {
+            true => self.packet(packets_ns),
+            false => self.pass(packets_ns),
         }
-        straight_ns
+    }
+
+    /// What has passed at a time of packets that is not the first.
+    fn passed_at(&self, packets_ns: u64) -> u64 {
+        let ahead_ns = packets_ns.saturating_add(self.ahead_ns());
+        let is_own = packets_ns.abs_diff(self.latest_ns) < ahead_ns.abs_diff(self.latest_ns);
+        let passed_ns = if is_own { packets_ns } else { ahead_ns };
+        match passed_ns < self.latest_ns.saturating_sub(self.limit_ns) {
+            // Set back.
+            true => self.latest_ns,
+            false => passed_ns,
+        }
     }
 }
 
@@ -133,7 +126,57 @@ mod tests {
         assert_eq!(passed(&times), [5_000, 5_000, 5_500, 9_000]);
         // Back twice, and forth to the latest.
         let times = [5_000, 4_000, 3_000, 3_010, 5_005];
-        assert_eq!(passed(&times), [5_000, 5_000, 5_000, 5_010, 5_010]);
+        assert_eq!(passed(&times), [5_000, 5_000, 5_000, 5_010, 5_005]);
+    }
+
+    #[test]
+    fn one_wrong_time_changes_nothing_also_if_packets_are_late() {
+        for wrong in [-10_000, -3_600, -61] {
+            let times = [0, 1, wrong, -1, 2, 1, 3].map(|time: i64| time.saturating_add(10_000));
+            let times = times.map(|time| u64::try_from(time).unwrap());
+            let expected = times.map(|time| if time < 9_999 { 10_001 } else { time });
+            assert_eq!(passed(&times), expected, "{wrong}");
+        }
+        let mut clock = Clock::new(60);
+        for time in [1_700_000_000, 0, 1_699_999_999] {
+            clock.packet(time);
+        }
+        assert_eq!(clock.now_ns(), Some(1_699_999_999));
+    }
+
+    /// Two inputs of which one is behind the other, with packets that are late: what passes is what passes of the
+    /// first one.
+    #[test]
+    fn inputs_that_take_turns_do_not_make_time_pass() {
+        for behind in [61, 70, 100, 119, 150, 3_600] {
+            let mut clock = Clock::new(60);
+            let mut newest = 0;
+            for at in 0..20_000_u64 {
+                // In an order that does not repeat soon.
+                let mixed = (at.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) % 7;
+                let turn = if mixed % 2 == 0 { behind } else { 0 };
+                let time = 10_000 + at - turn - mixed / 3;
+                newest = newest.max(time);
+                clock.packet(time);
+                let over = clock.latest_ns.saturating_sub(newest);
+                assert!(over <= behind, "{behind}: {over} too much at {at}");
+            }
+        }
+    }
+
+    #[test]
+    fn time_that_is_set_back_without_a_packet_passes() {
+        let mut clock = Clock::new(60);
+        clock.packet(10_000);
+        for (told, expected) in [
+            (9_990, 10_000),
+            (6_400, 10_000),
+            (6_410, 10_010),
+            (6_500, 10_100),
+        ] {
+            clock.tell(told);
+            assert_eq!(clock.now_ns(), Some(expected), "{told}");
+        }
     }
 
     #[test]
@@ -143,6 +186,7 @@ mod tests {
             clock.packet(time);
             clock.pass(u64::MAX);
             clock.pass(7);
+            clock.tell(7);
         }
         assert!(clock.now_ns().is_some());
     }

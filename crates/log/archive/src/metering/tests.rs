@@ -114,6 +114,18 @@ fn time_that_is_set_back_neither_ends_nor_lengthens_a_record() {
         at_times(timeouts, &[0, 1, -3_600, -3_599, 2]),
         [(0, 2, 5, 4)]
     );
+    // Of one packet only, and others are late.
+    assert_eq!(
+        at_times(timeouts, &[0, 1, -1_700_000_000, 0, 1, 2, 3]),
+        [(0, 3, 7, 4)]
+    );
+    assert_eq!(at_times(timeouts, &[0, 1, -61, 0, 2, 3, 4]), [(0, 4, 7, 4)]);
+    // Two inputs take turns, and one is behind.
+    let turns = (0..200).flat_map(|at| [at, at - 100]);
+    assert_eq!(
+        at_times(timeouts, &turns.collect::<Vec<_>>()),
+        [(0, 199, 400, 4)]
+    );
     // It stays so.
     assert_eq!(at_times(timeouts, &[0, 1, -3_600, -3_590]), [(0, 11, 4, 4)]);
     // A late packet is before the others, and its record as long as that says.
@@ -127,6 +139,22 @@ fn time_that_is_set_back_neither_ends_nor_lengthens_a_record() {
         at_times(timeouts, &[0, -3_600, -3_500]),
         [(0, 0, 2, 1), (-3_500, -3_500, 1, 4)]
     );
+}
+
+#[test]
+fn idle_flows_end_also_after_time_was_set_back_without_packets() {
+    let mut metering = Metering::new(Timeouts::default(), 0, [1, 2]);
+    let mut records = Vec::new();
+    let mut take = |values: Vec<Value>| -> Result<(), Infallible> {
+        records.push(told(&values));
+        Ok(())
+    };
+    let data = segment(0, false, 0x10);
+    let Ok(()) = metering.packet(&packet(START_NS, &data), &mut take);
+    for second in [0, 30, 61] {
+        let Ok(()) = metering.pass(START_NS - 3_600 * SECOND_NS + second * SECOND_NS, &mut take);
+    }
+    assert_eq!(records, [(0, START_NS, START_NS, 1, 1)]);
 }
 
 #[test]
