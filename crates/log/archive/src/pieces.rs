@@ -8,7 +8,7 @@ use strata_store::{BlockFile, Damage, Gone, Log, Part, Recording, Select, StoreE
 use crate::anomalous::Anomalous;
 use crate::error::ArchiveError;
 use crate::plan::{Importance, Piece, PieceKind, retention_class};
-use crate::retention::PROTECTED;
+use crate::retention::{PROTECTED, retention_name};
 
 /// What a log consists of.
 pub(crate) struct Found {
@@ -71,15 +71,11 @@ pub(crate) fn pieces(log: &Log) -> Result<Found, ArchiveError> {
             found.pieces.extend(parts);
             found.unknown_models.extend(anomalous.into_problem());
         }
-        let classes: Vec<String> = recording
-            .classes
-            .iter()
-            .map(|n| retention_class(n))
-            .collect();
         // By worker, the time of the last packet in its files so far.
         let mut last_ns = BTreeMap::new();
         for file in &recording.files {
             let content = Content::of(log, recording, file)?;
+            let classes = of_file(&content.counts, &recording.classes);
             if being_written(recording) && !file.sealed {
                 found.held = found.held.saturating_add(log.file_bytes(file)?);
                 found
@@ -106,7 +102,7 @@ pub(crate) fn pieces(log: &Log) -> Result<Found, ArchiveError> {
                 packets: content.entry.packets,
                 what: PieceKind::Block {
                     entry: content.entry,
-                    classes: classes.clone(),
+                    classes,
                 },
             });
         }
@@ -130,8 +126,7 @@ pub(crate) fn of_part(part: &Part, recording: &Recording, anomalous: &Anomalous)
     let is_protected = importance == Importance::Protected;
     let counts = part.counts.iter().filter(|_| !is_protected);
     let classes: BTreeSet<String> = counts
-        .filter_map(|count| recording.classes.get(usize::from(count.class)))
-        .map(|name| retention_class(name))
+        .map(|count| of_count(count, &recording.classes))
         .collect();
     Piece {
         what: PieceKind::Part {
@@ -153,6 +148,23 @@ pub(crate) fn of_part(part: &Part, recording: &Recording, anomalous: &Anomalous)
         counts: part.counts.clone(),
         holds_protected: false,
     }
+}
+
+/// The retention class of packets that were counted; that of packets without a class, if the recording has none of
+/// this number.
+fn of_count(count: &ClassCount, classes: &[String]) -> String {
+    retention_name(classes.get(usize::from(count.class)).map(String::as_str))
+}
+
+/// The retention classes that packets of a block file may have: those of the recording, and that of packets without
+/// one, if some were counted.
+fn of_file(counts: &[ClassCount], classes: &[String]) -> Vec<String> {
+    let mut all: Vec<String> = classes.iter().map(|name| retention_class(name)).collect();
+    let without = counts
+        .iter()
+        .find(|count| usize::from(count.class) >= classes.len());
+    all.extend(without.map(|count| of_count(count, classes)));
+    all
 }
 
 /// The content of a block file, from the headers of its blocks.
@@ -209,5 +221,35 @@ impl Content {
             protected,
             counts,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use strata_wire::KeepKind;
+
+    use super::*;
+
+    #[test]
+    fn packets_without_a_verdict_have_the_class_of_those_without_one() {
+        let classes = ["benign", "an other"].map(str::to_owned);
+        let count = |class| ClassCount {
+            class,
+            keep: KeepKind::Full,
+            packets: 1,
+            wire_bytes: 60,
+            logged_bytes: 60,
+        };
+        let of = |class| of_count(&count(class), &classes);
+        assert_eq!([0, 1, 255].map(of), ["benign", "an_other", "unknown"]);
+        let file = |counts: &[u8]| {
+            of_file(
+                &counts.iter().map(|c| count(*c)).collect::<Vec<_>>(),
+                &classes,
+            )
+        };
+        assert_eq!(file(&[0, 1]), ["benign", "an_other"]);
+        assert_eq!(file(&[0, 255]), ["benign", "an_other", "unknown"]);
+        assert_eq!(file(&[]), ["benign", "an_other"]);
     }
 }

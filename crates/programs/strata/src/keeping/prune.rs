@@ -26,7 +26,8 @@ pub(crate) struct RetentionArgs {
 
     /// Keep the packets of one class this long: anomalous:365d. Packets of a flow that were compacted together (of
     /// one worker and one hour, at most 524,288) are kept as long as anomalous packets if one of
-    /// them is anomalous. May be given for several classes.
+    /// them is anomalous. A compacted file stays as long as the class in it that is kept longest, for ever if
+    /// one of its classes has no limit. May be given for several classes.
     #[arg(long, value_name = "CLASS:TIME")]
     keep_class: Vec<String>,
 
