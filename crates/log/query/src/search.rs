@@ -7,6 +7,7 @@
 
 mod blocks;
 mod counted;
+mod groups;
 mod outline;
 mod pieces;
 mod rows;

@@ -96,7 +96,7 @@ impl Output {
                 Self::Here(Box::new(appender), Upkeep::new(Instant::now()))
             }
             Place::There(server, name) => {
-                let producer = Producer::open(server, name, &args.producer, &args.sandbox)?;
+                let producer = Producer::open(server, &name, &args.producer, &args.sandbox)?;
                 Self::There(Box::new(producer))
             }
         })

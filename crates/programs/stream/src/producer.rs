@@ -85,7 +85,7 @@ impl Producer {
     /// Opens it, in the sandbox.
     pub(super) fn open(
         server: Server,
-        stream: StreamName,
+        stream: &StreamName,
         args: &ProducerArgs,
         sandbox: &SandboxArgs,
     ) -> Result<Self> {
@@ -108,9 +108,9 @@ impl Producer {
                 spool: None,
             });
         };
-        let dir = spool_of(path, &stream, args.spool_max)?;
+        let dir = spool_of(path, stream, args.spool_max)?;
         sandbox.confine(&super::reach(path))?;
-        let mut appender = dir.append(&stream, unix_ns())?;
+        let mut appender = dir.append(stream, unix_ns())?;
         warn_of_stripes(&mut appender);
         let source = Source::Spool(dir, stream.clone(), appender.next_seq());
         let forwarder = Forwarder::start(spec(appender.id())?, source)?;

@@ -3,7 +3,8 @@
 
 mod kept;
 mod opening;
-mod producers;
+mod producing;
+mod recovery;
 
 use std::collections::VecDeque;
 use std::io;
@@ -11,7 +12,7 @@ use std::mem;
 
 use strata_stream::{
     AppendError, Cursor, Form, Held, INDEX_JUMP, PageHeader, PageWriter, Producers, Sample, State,
-    StreamName, TableWriter, expired,
+    TableWriter, expired,
 };
 use strata_wire::exact;
 
@@ -136,93 +137,6 @@ impl StreamAppender {
     /// can be appended, and what was synced before is there.
     pub fn append(&mut self, now_ns: u64, payload: &[u8]) -> Result<()> {
         self.append_record(now_ns, None, payload)
-    }
-
-    /// A producer connects: the number of its next record. Those that are not connected, and have been silent for long,
-    /// may be forgotten.
-    ///
-    /// # Errors
-    ///
-    /// If there are too many, or the stream's file cannot be written.
-    pub fn meet(
-        &mut self,
-        (id, name): (u64, &StreamName),
-        now_ns: u64,
-        is_connected: impl Fn(u64) -> bool,
-    ) -> Result<u64> {
-        if !self.state.is_producers {
-            let is_first = !self.state.has_producers;
-            (self.state.has_producers, self.state.is_producers) = (true, true);
-            self.file.write_state(&self.state)?;
-            // Before any of their records is there.
-            if is_first {
-                self.file.sync()?;
-            }
-        }
-        let is_known = self.producers.get(id).is_some();
-        let next = self.producers.meet(id, name, now_ns);
-        let len_max = self.file.geometry().page_len() / LIST_PART;
-        let is_needed = |other| other == id || is_connected(other);
-        self.producers.forget(now_ns, len_max, is_needed);
-        if self.producers.mark_len() > len_max {
-            if !is_known {
-                self.producers.remove(id);
-            }
-            return Err(StreamError::Producers {
-                name: self.file.description.name.to_string(),
-            });
-        }
-        Ok(next)
-    }
-
-    /// Appends a record of a producer that has connected, with its number among the producer's records, unless the
-    /// stream has it; whether it had not.
-    ///
-    /// # Errors
-    ///
-    /// As of [`StreamAppender::append`].
-    pub fn append_of(
-        &mut self,
-        now_ns: u64,
-        (id, number): (u64, u64),
-        payload: &[u8],
-    ) -> Result<bool> {
-        let Some(producer) = self.producers.get(id) else {
-            return Err(StreamError::Failed {
-                file: self.file.path.clone(),
-            });
-        };
-        if number < producer.next {
-            return Ok(false);
-        }
-        self.append_record(now_ns, Some((id, number)), payload)?;
-        self.producers.took(id, number.wrapping_add(1), now_ns);
-        Ok(true)
-    }
-
-    /// A producer appends no more, which the stream notes.
-    ///
-    /// # Errors
-    ///
-    /// As of [`StreamAppender::append`].
-    pub fn end_producer(&mut self, now_ns: u64, id: u64) -> Result<()> {
-        self.producers.end(id);
-        let Some(writer) = &mut self.writer else {
-            return Ok(());
-        };
-        match writer.end_producer(&mut self.memory, now_ns, id) {
-            Ok(()) => Ok(()),
-            // The next page says so.
-            Err(AppendError::Full | AppendError::TooLong { .. }) => Ok(()),
-            Err(AppendError::Blocks(error)) => self.survive(error, now_ns),
-        }
-    }
-
-    /// A producer is gone; one that has appended nothing is forgotten.
-    pub fn leave(&mut self, id: u64) {
-        if self.producers.get(id).is_some_and(|gone| gone.next == 0) {
-            self.producers.remove(id);
-        }
     }
 
     fn append_record(
@@ -384,30 +298,6 @@ impl StreamAppender {
         });
         let old: Vec<u32> = old.collect();
         self.stripes.release(id, &old)
-    }
-
-    /// Records that were not written since it was opened, or not synced, because their stripe failed: an upper
-    /// bound. Other stripes have those that came after them.
-    #[must_use]
-    pub fn lost(&self) -> u64 {
-        self.memory.lost
-    }
-
-    /// Whether nothing was lost with a stripe, for callers that have to be sure of each record.
-    ///
-    /// # Errors
-    ///
-    /// How much was.
-    pub fn all_kept(&self) -> Result<()> {
-        match self.lost() {
-            0 => Ok(()),
-            records => Err(StreamError::Lost { records }),
-        }
-    }
-
-    /// What there is to say of stripes, once: that one fails, or is written again.
-    pub fn take_warnings(&mut self) -> Vec<String> {
-        self.stripes.take_said()
     }
 
     /// Hands the rest of the page to the disk, and begins another.

@@ -493,7 +493,7 @@ mod tests {
                 next: cursor,
                 seq: (n != NONE).then_some(n),
                 time_ns: n,
-                origin: (n % 2 > 0).then_some(Origin {
+                origin: (!n.is_multiple_of(2)).then_some(Origin {
                     id: n,
                     name: text,
                     number: !n,

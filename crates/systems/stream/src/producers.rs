@@ -4,7 +4,10 @@
 use std::collections::BTreeMap;
 
 use crate::name::StreamName;
-use crate::page::mark::{ENTRIES_AT, ENTRY_LEN};
+
+/// Bytes of a producer in the list of a page (`page::mark`), besides its name, and those before the first producer.
+const ENTRY_LEN: usize = 26;
+const ENTRIES_AT: usize = 17;
 
 /// Producers that have ended, and may only ask once more how far they came, are forgotten after this time.
 const ENDED_NS: u64 = 3_600_000_000_000;

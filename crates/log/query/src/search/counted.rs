@@ -6,8 +6,9 @@ use strata_archive::parts::GroupCounts;
 
 use crate::find::{ByClass, Find};
 
+use super::groups::OfGroup;
 use super::pieces::OpenPart;
-use super::rows::{self, FLOWS_AHEAD, OfGroup};
+use super::rows::{self, FLOWS_AHEAD};
 use super::{FoundCounts, FoundFlow, FoundPoint, Label, Matches, Searching, TakeFound, is_within};
 
 /// Passes what is wanted of a row group. What cannot be read is damage, or encrypted.

@@ -3,7 +3,6 @@
 use std::collections::HashMap;
 use std::convert::Infallible;
 use std::iter::repeat_n;
-use std::ops::Range;
 
 use foldhash::fast::RandomState;
 use strata_archive::parts::{
@@ -12,15 +11,15 @@ use strata_archive::parts::{
 use strata_archive::{ArchiveError, PacketColumn};
 use strata_filter::{Expr, Filter};
 use strata_store::{FileKind, Log, Part};
-use strata_wire::{AddressFamily, Endpoint, FlowKey, Meta};
+use strata_wire::{FlowKey, Meta};
 
 use crate::cells::{IntColumn, WrongValue};
 use crate::decided::decided;
 use crate::export::metas_of;
-use crate::find::Place;
 use crate::parts::{Source, payload_of};
 
 use super::blocks::flow_of;
+use super::groups::{OfGroup, ranges};
 use super::pieces::{Links, OpenPart};
 use super::seen::by_sight;
 use super::{FoundPacket, FoundRun, Label, Matches, Searching, TakeFound, is_within};
@@ -42,42 +41,6 @@ const COLUMNS: [PacketColumn; 8] = [
     PacketColumn::Reason,
     PacketColumn::Score,
 ];
-
-/// A flow of a row group.
-pub(super) struct OfGroup {
-    pub(super) key: FlowKey,
-    /// Whether the first packet's sender is the low endpoint.
-    pub(super) from_low: bool,
-    pub(super) first_row: usize,
-    pub(super) rows: usize,
-    /// Rows from the low endpoint, which come first.
-    pub(super) low_rows: usize,
-}
-
-impl OfGroup {
-    pub(super) fn of(place: &Place) -> Self {
-        let (key, from_low) = match place.ends {
-            [Some((family, source)), Some((_, destination))] => {
-                let [from, to] = match family {
-                    AddressFamily::Mac => [0, 0],
-                    AddressFamily::Ipv4 | AddressFamily::Ipv6 => place.facts.ports,
-                };
-                let end = |address, port| Endpoint { address, port };
-                let (source, destination) = (end(source, from), end(destination, to));
-                FlowKey::new(family, place.facts.protocol, source, destination)
-            }
-            _ => (FlowKey::NONE, true),
-        };
-        let there = place.there.min(place.rows);
-        Self {
-            key,
-            from_low,
-            first_row: place.first_row,
-            rows: place.rows,
-            low_rows: if from_low { there } else { place.rows - there },
-        }
-    }
-}
 
 /// Passes what is wanted of a row group, reading its packets.
 pub(super) fn read(
@@ -138,19 +101,6 @@ pub(super) fn read(
         rebuilding.group((&part.table, group), &unsure, matches, take)?;
     }
     Ok(())
-}
-
-/// The rows of flows, which are in their order.
-pub(super) fn ranges(flows: &[OfGroup]) -> Vec<Range<usize>> {
-    let mut ranges: Vec<Range<usize>> = Vec::new();
-    for flow in flows {
-        let range = flow.first_row..flow.first_row + flow.rows;
-        match ranges.last_mut() {
-            Some(last) if last.end == range.start => last.end = range.end,
-            _ => ranges.push(range),
-        }
-    }
-    ranges
 }
 
 /// Passes the packets of flows, of which these are the rows.

@@ -6,8 +6,8 @@ use strata_archive::parts::{Batch, IntCells};
 use strata_archive::{ArchiveError, PacketColumn};
 use strata_wire::LinkType;
 
+use super::groups::{OfGroup, ranges};
 use super::pieces::{Links, OpenPart};
-use super::rows::{OfGroup, ranges};
 
 /// What tells where the innermost IP header is.
 const COLUMNS: [PacketColumn; 4] = [

@@ -5,7 +5,7 @@ use strata_sys::AlignedBytes;
 use strata_wire::exact;
 
 use super::StreamAppender;
-use crate::error::Result;
+use crate::error::{Result, StreamError};
 
 impl StreamAppender {
     /// All that was appended was written now, but what went with stripes.
@@ -54,5 +54,29 @@ impl StreamAppender {
         let is_later =
             |item: &Item<'_>| matches!(item, Item::Record(record) if record.at >= offset);
         Ok(Some(page.walk().filter(is_later).count() as u64))
+    }
+
+    /// Records that were not written since it was opened, or not synced, because their stripe failed: an upper
+    /// bound. Other stripes have those that came after them.
+    #[must_use]
+    pub fn lost(&self) -> u64 {
+        self.memory.lost
+    }
+
+    /// Whether nothing was lost with a stripe, for callers that have to be sure of each record.
+    ///
+    /// # Errors
+    ///
+    /// How much was.
+    pub fn all_kept(&self) -> Result<()> {
+        match self.lost() {
+            0 => Ok(()),
+            records => Err(StreamError::Lost { records }),
+        }
+    }
+
+    /// What there is to say of stripes, once: that one fails, or is written again.
+    pub fn take_warnings(&mut self) -> Vec<String> {
+        self.stripes.take_said()
     }
 }

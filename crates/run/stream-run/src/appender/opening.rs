@@ -11,7 +11,7 @@ use strata_stream::{
 use strata_sys::AlignedBytes;
 use strata_wire::exact;
 
-use super::producers::Pages;
+use super::recovery::Pages;
 use super::{Appended, LIST_PART, StreamAppender};
 use crate::dir::StreamDir;
 use crate::error::{In as _, Result, StreamError};
@@ -53,14 +53,7 @@ impl StreamAppender {
         let mut found = recovered_pages(&mut stripes, &file, true, stored.as_ref())?;
         let last_index = found.pages.last_key_value().map(|(&index, _)| index);
         if let (None, Some(gone)) = (&stored, stripes.gone().first()) {
-            return Err(StreamError::Damaged {
-                problem: format!(
-                    "its state (bytes 4096 to 4367) is damaged, and its last pages may be on a \
-                     stripe that is gone ({gone}): bring the stripe back, or take it out of {}",
-                    dir.disk.display(LIST)
-                ),
-                file: file.path,
-            });
+            return Err(unknown_end(dir, &file, gone));
         }
         let pages = Pages {
             stripes: &mut stripes,
@@ -132,32 +125,37 @@ impl StreamAppender {
         for (index, (page, created_ns)) in known {
             appender.held.push_back((Held { index, created_ns }, page));
         }
-        match (last, was_clean) {
-            (Some((page, header)), true) => appender.go_on(page, header)?,
-            (last, was_clean) => {
-                if let Some(seq) = opened.next_seq {
-                    appender.state.next_seq = seq;
-                    appender.memory.settle(seq);
-                }
-                let later = last_index.map_or(0, |index| index + 1);
-                appender.next_index = appender.next_index.max(later);
-                appender.begin_after_crash(last, was_clean)?;
+        if let (Some((page, header)), true) = (last, was_clean) {
+            appender.go_on(page, header)?;
+        } else {
+            if let Some(seq) = opened.next_seq {
+                appender.state.next_seq = seq;
+                appender.memory.settle(seq);
             }
+            let later = last_index.map_or(0, |index| index + 1);
+            appender.next_index = appender.next_index.max(later);
+            appender.begin_after_crash(last, was_clean)?;
         }
-        let (now, _) = appender.state.recent();
-        appender.total = Appended {
-            records: now.records.max(appender.state.next_seq),
+        appender.start(was_clean, now_ns)?;
+        Ok(appender)
+    }
+
+    /// Says where the stream goes on.
+    fn start(&mut self, was_clean: bool, now_ns: u64) -> Result<()> {
+        let (now, _) = self.state.recent();
+        self.total = Appended {
+            records: now.records.max(self.state.next_seq),
             bytes: now.bytes,
         };
-        appender.at_open = appender.total;
-        appender.kept = (appender.end(), 0);
+        self.at_open = self.total;
+        self.kept = (self.end(), 0);
         match was_clean {
-            true => appender.publish(now_ns)?,
+            true => self.publish(now_ns)?,
             // From here on, the list of producers in a page counts.
-            false => appender.sync(now_ns)?,
+            false => self.sync(now_ns)?,
         }
-        appender.state.synced_seq = appender.state.next_seq;
-        Ok(appender)
+        self.state.synced_seq = self.state.next_seq;
+        Ok(())
     }
 
     /// Readers hold the lock for moments.
@@ -237,6 +235,18 @@ impl StreamAppender {
         self.memory
             .skip_to(self.state.next_seq, Cursor::page(self.next_index));
         Ok(())
+    }
+}
+
+/// Its state is damaged, and a stripe that may have its last pages is gone.
+fn unknown_end(dir: &StreamDir, file: &StreamFile, gone: &str) -> StreamError {
+    StreamError::Damaged {
+        problem: format!(
+            "its state (bytes 4096 to 4367) is damaged, and its last pages may be on a stripe that is gone ({gone}): \
+             bring the stripe back, or take it out of {}",
+            dir.disk.display(LIST)
+        ),
+        file: file.path.clone(),
     }
 }
 

@@ -174,10 +174,17 @@ impl Spool {
     fn open(dir: StreamDir, name: StreamName) -> Result<(Self, u64)> {
         let mut reader = dir.read(&name)?;
         let saved = dir.saved(&name, &Self::consumer())?;
-        let saved = saved.unwrap_or_else(SavedCursor::none);
-        let cursor = saved.cursor.parse().unwrap_or(Cursor::START);
+        let known = saved.and_then(|saved| {
+            let cursor: Cursor = saved.cursor.parse().ok()?;
+            Some((cursor, saved.next_seq?, saved))
+        });
+        let Some((cursor, next, saved)) = known else {
+            return Err(StreamError::NotSpool {
+                dir: dir.path.clone(),
+                name: name.to_string(),
+            });
+        };
         // What was deleted before it could be sent counts, from the first record on.
-        let next = saved.next_seq.unwrap_or_default();
         reader.seek(cursor, Some(next));
         let spool = Self {
             dir,
@@ -193,18 +200,20 @@ impl Spool {
 
     /// Puts records that are durable; how many could not be read.
     fn read(&mut self, producer: &mut StreamProducer, durable: Cursor) -> Result<u64> {
-        let len_max = producer.record_len_max().unwrap_or(usize::MAX);
+        let len_max = producer.record_len_max();
         let mut too_long = 0;
         self.reader.refresh()?;
         while producer.held_bytes() < SPOOL_HELD_MAX && self.reader.cursor() < durable {
             let count = self.reader.read(AT_ONCE, |entry| {
-                producer.skip_to(entry.seq.unwrap_or_default());
-                match entry.payload.len() <= len_max {
-                    true => producer.put(entry.payload),
-                    false => {
-                        producer.skip_to(producer.next() + 1);
-                        too_long += 1;
-                    }
+                // Sealed records have numbers.
+                if let Some(seq) = entry.seq {
+                    producer.skip_to(seq);
+                }
+                if len_max.is_some_and(|max| entry.payload.len() > max) {
+                    producer.skip_to(producer.next() + 1);
+                    too_long += 1;
+                } else {
+                    producer.put(entry.payload);
                 }
                 let goes_on = entry.next < durable && producer.held_bytes() < SPOOL_HELD_MAX;
                 Ok::<bool, StreamError>(goes_on)

@@ -162,14 +162,16 @@ impl StreamProducer {
             at < self.sent || chunk.end() != self.next || chunk.frames.len() >= CHUNK
         };
         let last = self.chunks.len().checked_sub(1);
-        if last.is_none_or(|at| is_closed(at, &self.chunks[at])) {
+        let last = last.filter(|&at| !is_closed(at, &self.chunks[at]));
+        let at = last.unwrap_or(self.chunks.len());
+        if last.is_none() {
             self.chunks.push_back(Chunk {
                 first: self.next,
                 count: 0,
                 frames: Vec::new(),
             });
         }
-        let chunk = self.chunks.back_mut().expect("one was pushed");
+        let chunk = &mut self.chunks[at];
         let before = chunk.frames.len();
         Message::Record(record).emit(&mut chunk.frames);
         self.bytes += chunk.frames.len() - before;

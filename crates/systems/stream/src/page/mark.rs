@@ -151,11 +151,6 @@ pub(crate) fn put_producers(out: &mut Vec<u8>, time_ns: u64, synced_seq: u64, al
     }
 }
 
-/// Bytes of a producer in a mark, besides its name.
-pub(crate) const ENTRY_LEN: usize = 26;
-/// Bytes of a mark with all producers, besides these.
-pub(crate) const ENTRIES_AT: usize = 17;
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,0 +1,56 @@
+//! Flows of a row group, and where their rows are.
+
+use std::ops::Range;
+
+use strata_wire::{AddressFamily, Endpoint, FlowKey};
+
+use crate::find::Place;
+
+/// A flow of a row group.
+pub(super) struct OfGroup {
+    pub(super) key: FlowKey,
+    /// Whether the first packet's sender is the low endpoint.
+    pub(super) from_low: bool,
+    pub(super) first_row: usize,
+    pub(super) rows: usize,
+    /// Rows from the low endpoint, which come first.
+    pub(super) low_rows: usize,
+}
+
+impl OfGroup {
+    pub(super) fn of(place: &Place) -> Self {
+        let (key, from_low) = match place.ends {
+            [Some((family, source)), Some((_, destination))] => {
+                let [from, to] = match family {
+                    AddressFamily::Mac => [0, 0],
+                    AddressFamily::Ipv4 | AddressFamily::Ipv6 => place.facts.ports,
+                };
+                let end = |address, port| Endpoint { address, port };
+                let (source, destination) = (end(source, from), end(destination, to));
+                FlowKey::new(family, place.facts.protocol, source, destination)
+            }
+            _ => (FlowKey::NONE, true),
+        };
+        let there = place.there.min(place.rows);
+        Self {
+            key,
+            from_low,
+            first_row: place.first_row,
+            rows: place.rows,
+            low_rows: if from_low { there } else { place.rows - there },
+        }
+    }
+}
+
+/// The rows of flows, which are in their order.
+pub(super) fn ranges(flows: &[OfGroup]) -> Vec<Range<usize>> {
+    let mut ranges: Vec<Range<usize>> = Vec::new();
+    for flow in flows {
+        let range = flow.first_row..flow.first_row + flow.rows;
+        match ranges.last_mut() {
+            Some(last) if last.end == range.start => last.end = range.end,
+            _ => ranges.push(range),
+        }
+    }
+    ranges
+}
