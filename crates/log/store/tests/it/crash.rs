@@ -444,6 +444,76 @@ fn written_but_not_sealed() -> SimDisk {
 }
 
 #[test]
+fn what_cannot_be_read_is_not_lost() {
+    let disk = written_but_not_sealed();
+    let loss = |disk: &SimDisk| {
+        let log = Log::on(Arc::new(disk.clone())).unwrap();
+        log.accounting(&log.recordings()[0]).unwrap().1
+    };
+    let before = loss(&disk);
+    assert_eq!(before.unreadable, 0);
+    let log = Log::on(Arc::new(disk.clone())).unwrap();
+    let file = log.recordings()[0].files[0].name.clone();
+    let everything = Select::default();
+    let blocks = log.blocks(&log.recordings()[0], &everything);
+    let ends: Vec<_> = blocks
+        .flatten()
+        .map(|block| (block.offset, block.ends.0))
+        .collect();
+    // The last one may as well not have been written whole.
+    let ends = &ends[..ends.len() - 1];
+    let mut as_before = 0;
+    for n in 0..200_u64 {
+        let (from, to) = ends[usize::try_from(n).unwrap() % ends.len()];
+        let byte = usize::try_from(from + mix64(n) % (to - from)).unwrap();
+        disk.flip_bit(&file, byte, u8::try_from(n % 8).unwrap());
+        let now = loss(&disk);
+        if now.unreadable == 0 {
+            // Of the block's records: its header says how many packets it has.
+            assert_eq!(now.packets, before.packets, "byte {byte}");
+            as_before += 1;
+        } else {
+            assert!(now.packets <= before.packets, "byte {byte}: {now:?}");
+        }
+        disk.flip_bit(&file, byte, u8::try_from(n % 8).unwrap());
+    }
+    assert!(as_before > 100, "{as_before}");
+}
+
+#[test]
+fn packets_of_a_missing_file_are_not_lost() {
+    let (disk, files) = (60..400)
+        .cycle()
+        .take(3_000)
+        .find_map(|crash| {
+            let disk = SimDisk::new();
+            disk.crash_after(crash);
+            record(&disk, 100 << 10).err()?;
+            let left = disk.after_power_loss(crash);
+            let log = Log::on(Arc::new(left.clone())).ok()?;
+            let recording = log.recordings().first()?;
+            let files: Vec<String> = recording
+                .files
+                .iter()
+                .map(|file| file.name.clone())
+                .collect();
+            (recording.state == State::Running && files.len() > 3).then_some((left, files))
+        })
+        .expect("a crash after three files");
+    let loss = |disk: &SimDisk| {
+        let log = Log::on(Arc::new(disk.clone())).unwrap();
+        log.accounting(&log.recordings()[0]).unwrap().1
+    };
+    let before = loss(&disk);
+    for at in [1, 0] {
+        disk.remove(&files[at]).unwrap();
+        let now = loss(&disk);
+        assert_eq!(now.packets, before.packets, "{at}");
+        assert!(now.unreadable > 0);
+    }
+}
+
+#[test]
 fn a_complete_file_that_was_cut_is_damage_an_incomplete_one_is_a_torn_tail() {
     for complete in [true, false] {
         let disk = if complete {
