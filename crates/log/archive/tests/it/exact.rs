@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use strata_archive::{ArchiveError, FlowColumn, compact};
 use strata_filter::Filter;
-use strata_query::{Arrivals, Find, FlowRecord, flow_records};
+use strata_query::{Find, FlowRecord, flow_records};
 use strata_store::{Disk, FileKind, Log};
 use strata_testkit::{data_dir, format_captures};
 use strata_testkit_disk::SimDisk;
@@ -128,23 +128,11 @@ fn flows_are_found_in_both_tiers() {
             filter: Some(filter),
             ..Find::default()
         };
-        let log = Log::on(Arc::clone(&disk)).unwrap();
-        let mut arrivals = Arrivals::default();
-        arrivals.blocks(&log, &log.recordings()[0]).unwrap();
-        let found = |log: &Log, find: &Find<'_>| {
-            let mut found = exported(log, find).0;
-            // A packet without a time may have that of the packet before it in the file.
-            if arrivals.untimed > 0 {
-                found.packets.iter_mut().for_each(|packet| packet.0 = 0);
-            }
-            found
-        };
-        let all = found(&log, &Find::default());
-        drop(log);
+        let all = exported(&Log::on(Arc::clone(&disk)).unwrap(), &Find::default()).0;
         let filters = filters_of_flows(&all, 8);
         let search = |disk: &Arc<dyn Disk>| -> Vec<Capture> {
             let log = Log::on(Arc::clone(disk)).unwrap();
-            let found = filters.iter().map(|filter| found(&log, &find(filter)));
+            let found = filters.iter().map(|filter| exported(&log, &find(filter)).0);
             found.collect()
         };
         let before = search(&disk);
