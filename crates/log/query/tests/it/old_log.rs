@@ -2,8 +2,7 @@
 //!
 //! `old-log` was recorded by that program from three captures: header-only packets promoted by
 //! look-back, packets cut by a snap length and by a policy, several interfaces, options, packets
-//! without a time, other pcapng blocks. `old-log.pcapng` is what it exported, except that packets
-//! without a time had the time 0 there, and now have that of the packet before.
+//! without a time, other pcapng blocks. `old-log.pcapng` is what it exported.
 
 use std::fs;
 use std::path::{Path, PathBuf};
