@@ -275,8 +275,6 @@ pub(crate) struct Exporter<'a, W: Write> {
     last_link: Option<((u32, u16), LinkType)>,
     comments: Comments,
     packet_options: Vec<u8>,
-    /// When the last packet came that has a time, ns: files give it to those that have none, where they need one.
-    last_ns: u64,
     left_out: LeftOut,
     exported: Exported,
 }
@@ -325,7 +323,6 @@ impl<'a, W: Write> Exporter<'a, W> {
             last_link: None,
             comments: Comments::default(),
             packet_options: Vec::new(),
-            last_ns: 0,
             left_out: LeftOut::default(),
             exported: Exported::default(),
         }
@@ -551,11 +548,8 @@ impl<'a, W: Write> Exporter<'a, W> {
         let known = self.interfaces.get(&key);
         let (number, interface) = known.expect("an interface is written before its packets");
         let number = *number;
-        if packet.has_timestamp {
-            self.last_ns = packet.ts_ns;
-        }
         let bare = PacketRef {
-            ts_ns: self.last_ns,
+            ts_ns: packet.ts_ns,
             interface: number,
             wire_len: packet.wire_len,
             data: packet.data,

@@ -87,7 +87,7 @@ struct Followed {
 }
 
 impl Followed {
-    /// Comes to a file.
+    /// A file is next.
     fn file(&mut self, name: &str) {
         let Some(number) = file_number(name) else {
             return;
@@ -347,7 +347,7 @@ impl Log {
                 false => {
                     let everything = Select::default();
                     let whole = self.blocks_in(recording, file, &everything).flatten();
-                    whole.map(|block| block.ends.1).max().unwrap_or(0)
+                    whole.map(|block| block.ends.1).fold(0, u64::max)
                 }
             };
             for block in self.blocks_in(recording, file, &headers) {

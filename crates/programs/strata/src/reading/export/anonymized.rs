@@ -58,8 +58,6 @@ pub(super) struct AnonymizedFile<W: Write> {
     /// Packets of link types that are not understood.
     emptied: BTreeMap<LinkType, u64>,
     left: Vec<u8>,
-    /// When the last packet came that has a time, ns: the file gives it to those that have none, where they need one.
-    last_ns: u64,
 }
 
 impl<W: Write> AnonymizedFile<W> {
@@ -73,7 +71,6 @@ impl<W: Write> AnonymizedFile<W> {
             interfaces: HashMap::new(),
             emptied: BTreeMap::new(),
             left: Vec::new(),
-            last_ns: 0,
         })
     }
 
@@ -106,11 +103,8 @@ impl<W: Write> AnonymizedFile<W> {
                 *emptied = emptied.saturating_add(1);
             }
         }
-        if packet.has_timestamp {
-            self.last_ns = packet.ts_ns;
-        }
         self.writer.packet(&PacketRef {
-            ts_ns: self.last_ns,
+            ts_ns: packet.ts_ns,
             interface,
             wire_len: packet.wire_len.max(packet.captured_len),
             data: &self.left,
