@@ -2,13 +2,12 @@
 #![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 
 use std::any::Any;
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeMap, HashSet};
 use std::fs;
 use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::Arc;
 
-use strata_blocks::BlockHeader;
 use strata_wire::Ledger;
 use strata_wire::tunnel::{Tunnels, TunnelsError};
 
@@ -44,11 +43,8 @@ impl std::fmt::Debug for Log {
 /// What was found at the end of a recording that was not closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Loss {
-    /// Packets missing between blocks, or between the last block and the checkpoint, that were never in a file: exact,
-    /// but for those beside what is unreadable, which count as unreadable.
+    /// Packets missing between blocks, or between the last block and the checkpoint: exact.
     pub packets: u64,
-    /// Packets missing where blocks are damaged or block files are missing.
-    pub unreadable: u64,
     /// Packets that are there but end where a part was lost between switch and relay.
     pub incomplete: u64,
     /// Time of the last checkpoint, ns since 1970, or of the last packet after it that is there; of the
@@ -63,60 +59,6 @@ impl Loss {
         self.packets = self.packets.saturating_add(packets);
         self.incomplete = self.incomplete.saturating_add(incomplete);
     }
-
-    /// Adds packets that are missing since the block before.
-    fn add_gap(&mut self, packets: u64, is_unreadable: bool) {
-        let sum = match is_unreadable {
-            true => &mut self.unreadable,
-            false => &mut self.packets,
-        };
-        *sum = sum.saturating_add(packets);
-    }
-}
-
-/// How far a worker's packets have been followed.
-#[derive(Default)]
-struct Followed {
-    next_seq: u64,
-    /// Numbers of its files that are no longer there, as they should be.
-    gone: BTreeSet<u64>,
-    /// Number of the file after the last one.
-    next_file: Option<u64>,
-    /// Whether a block or a file since the last block cannot be read.
-    is_broken: bool,
-}
-
-impl Followed {
-    /// A file is next.
-    fn file(&mut self, name: &str) {
-        let Some(number) = file_number(name) else {
-            return;
-        };
-        // Packets of files that are gone, or that a ring deleted, have been followed.
-        let begins = match (self.next_file, self.gone.is_empty()) {
-            (Some(next), _) => number <= next,
-            (None, true) => number == 0 || self.next_seq > 0,
-            (None, false) => number == 0,
-        };
-        self.is_broken |= !begins && !self.gone.contains(&number.saturating_sub(1));
-        self.next_file = number.checked_add(1);
-    }
-
-    fn block(&mut self, header: &BlockHeader, loss: &mut Loss) {
-        let (first, next) = (header.first_seq.max(self.next_seq), header.next_seq);
-        let between = first.saturating_sub(self.next_seq);
-        let within = next.saturating_sub(first);
-        loss.add_gap(between, self.is_broken);
-        loss.add_gap(within.saturating_sub(header.packets.into()), false);
-        self.is_broken = false;
-        self.next_seq = next.max(self.next_seq);
-    }
-}
-
-/// The number of a block file among those of its worker.
-fn file_number(name: &str) -> Option<u64> {
-    let stem = name.rsplit('/').next()?.split('.').next()?;
-    stem.rsplit_once('-')?.1.parse().ok()
 }
 
 impl Log {
@@ -285,29 +227,41 @@ impl Log {
         }
     }
 
+    /// The counters of a recording: as closed; or for one that was not closed, from its blocks and
+    /// checkpoint, with the loss.
+    ///
+    /// # Errors
+    ///
+    /// If a file cannot be read. Damaged blocks count as lost.
+    pub fn accounting(&self, recording: &Recording) -> Result<(Option<Ledger>, Loss), StoreError> {
+        self.accounting_of(recording, &Select::default())
+    }
+
     /// Packets of all recordings that are not being written which are known to be lost before they were in a file:
-    /// those that [`Log::accounting`] counts.
+    /// those that [`Log::accounting`] counts, but for packets of blocks whose records are damaged.
     ///
     /// # Errors
     ///
     /// If a file cannot be read.
     pub fn lost_packets(&self) -> Result<u64, StoreError> {
+        let headers = Select {
+            without_records: true,
+            ..Select::default()
+        };
         let being_written = self.being_written();
         let mut lost = 0_u64;
         for recording in self.recordings().iter().filter(|one| !being_written(one)) {
-            let (_, loss) = self.accounting(recording)?;
+            let (_, loss) = self.accounting_of(recording, &headers)?;
             lost = lost.saturating_add(loss.packets);
         }
         Ok(lost)
     }
 
-    /// The counters of a recording: as closed; or for one that was not closed, from the headers of its blocks and
-    /// its checkpoint, with the loss.
-    ///
-    /// # Errors
-    ///
-    /// If a file cannot be read. Damaged blocks do not count as lost.
-    pub fn accounting(&self, recording: &Recording) -> Result<(Option<Ledger>, Loss), StoreError> {
+    fn accounting_of(
+        &self,
+        recording: &Recording,
+        select: &Select,
+    ) -> Result<(Option<Ledger>, Loss), StoreError> {
         let mut accounting = None;
         if recording.state == State::Closed {
             accounting = recording.ledger.as_ref().map(Ledger::from);
@@ -316,75 +270,36 @@ impl Log {
             }
         }
         // Each worker numbers its own packets.
-        let mut followed: BTreeMap<u16, Followed> = BTreeMap::new();
+        let mut next_seq = BTreeMap::new();
         let mut last_ns = BTreeMap::new();
         let mut loss = Loss::default();
         let gone = self.archive.gone.iter();
-        for gone in gone.filter(|gone| gone.recording == recording.id) {
-            let of = followed.entry(gone.worker).or_default();
-            of.gone.extend(file_number(&gone.name));
-            if gone.packets > 0 {
-                let reached = gone.next_seq.saturating_sub(of.next_seq);
-                loss.add(reached.saturating_sub(gone.packets), gone.incomplete);
-                of.next_seq = gone.next_seq.max(of.next_seq);
-            }
+        for gone in gone.filter(|gone| gone.recording == recording.id && gone.packets > 0) {
+            let before = next_seq.entry(gone.worker).or_insert(0_u64);
+            let reached = gone.next_seq.saturating_sub(*before);
+            loss.add(reached.saturating_sub(gone.packets), gone.incomplete);
+            *before = gone.next_seq.max(*before);
         }
         for deleted in &recording.overwritten {
-            let of = followed.entry(deleted.worker).or_default();
+            let before = next_seq.entry(deleted.worker).or_insert(0_u64);
             loss.add(deleted.next_seq.saturating_sub(deleted.packets), 0);
-            of.next_seq = deleted.next_seq.max(of.next_seq);
+            *before = deleted.next_seq.max(*before);
         }
-        let headers = Select {
-            without_records: true,
-            ..Select::default()
-        };
-        for file in &recording.files {
-            let of = followed.entry(file.worker).or_default();
-            of.file(&file.name);
-            // The end of one that was not sealed may have headers whose records were not written.
-            let end = match file.sealed {
-                true => u64::MAX,
-                false => {
-                    let everything = Select::default();
-                    let whole = self.blocks_in(recording, file, &everything).flatten();
-                    whole.map(|block| block.ends.1).fold(0, u64::max)
+        for block in self.blocks(recording, select) {
+            match block {
+                Ok(block) if block.header.packets > 0 => {
+                    let next: &mut u64 = next_seq.entry(block.header.worker).or_default();
+                    let present = u64::from(block.header.packets);
+                    let reached = block.header.next_seq.saturating_sub(*next);
+                    loss.add(reached.saturating_sub(present), block.incomplete.into());
+                    *next = block.header.next_seq.max(*next);
+                    let last: &mut u64 = last_ns.entry(block.header.worker).or_default();
+                    *last = block.header.ts_max_ns.max(*last);
                 }
-            };
-            for block in self.blocks_in(recording, file, &headers) {
-                match block {
-                    Ok(block) if block.offset >= end => break,
-                    Err(StoreError::Damage(damage)) if damage.offset >= end => break,
-                    Ok(block) if block.header.packets > 0 => {
-                        // A relay's file may have blocks of several workers.
-                        let of = followed.entry(block.header.worker).or_default();
-                        of.block(&block.header, &mut loss);
-                        loss.add(0, block.incomplete.into());
-                        let last: &mut u64 = last_ns.entry(block.header.worker).or_default();
-                        *last = block.header.ts_max_ns.max(*last);
-                    }
-                    Ok(_) => {}
-                    Err(StoreError::Damage(_)) => {
-                        followed.entry(file.worker).or_default().is_broken = true;
-                    }
-                    Err(error) => return Err(error),
-                }
+                Ok(_) | Err(StoreError::Damage(_)) => {}
+                Err(error) => return Err(error),
             }
         }
-        self.since_blocks(recording, &mut followed, &last_ns, &mut loss)?;
-        if accounting.is_some() {
-            loss.checkpoint_ns = None;
-        }
-        Ok((accounting, loss))
-    }
-
-    /// Adds what a recording's checkpoints say of packets after the last blocks.
-    fn since_blocks(
-        &self,
-        recording: &Recording,
-        followed: &mut BTreeMap<u16, Followed>,
-        last_ns: &BTreeMap<u16, u64>,
-        loss: &mut Loss,
-    ) -> Result<(), StoreError> {
         for worker in 0..=u16::MAX {
             let name = checkpoint_name(recording.id, worker);
             let content = match read_all(self.disk.as_ref(), &name) {
@@ -394,16 +309,16 @@ impl Log {
                 Err(error) => return Err(io_error(self.disk.display(&name), "read")(error)),
             };
             if let Some(last) = Checkpoint::latest(&content) {
-                let of = followed.entry(worker).or_default();
-                loss.add_gap(last.next_seq.saturating_sub(of.next_seq), of.is_broken);
+                let known = next_seq.entry(worker).or_default();
+                loss.add(last.next_seq.saturating_sub(*known), 0);
                 let last_ns = last_ns.get(&worker);
                 let known_ns = last_ns.map_or(last.time_ns, |&ns| last.time_ns.max(ns));
                 let before = loss.checkpoint_ns;
                 let earliest = before.map_or(known_ns, |before| before.min(known_ns));
-                loss.checkpoint_ns = Some(earliest);
+                loss.checkpoint_ns = accounting.is_none().then_some(earliest);
             }
         }
-        Ok(())
+        Ok((accounting, loss))
     }
 
     /// The blocks of a recording in order, except those that cannot hold what is wanted. An error
