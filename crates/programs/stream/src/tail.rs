@@ -55,8 +55,8 @@ Records are printed unchanged, one per line; on a terminal, control characters a
 not UTF-8; of a record that came through a server, producer, and its number among the records of
 that producer. decoded has the contents of records that Strata wrote with --to-stream (grouped
 packet vectors, entries of telemetry lists, packets of a relay); a terminal shows these contents
-too. The numbers of records that are missing, or were deleted before they were read, go to standard error;
-after a cursor such as 17.40960, the number of deleted records is unknown.")]
+too. The numbers of records that are missing, or were deleted before they were read, go to standard
+error; after a cursor such as 17.40960, the number of deleted records is unknown.")]
 pub(super) struct Args {
     #[command(flatten)]
     pub(super) place: PlaceArgs,
