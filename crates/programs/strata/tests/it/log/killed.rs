@@ -32,6 +32,17 @@ fn info(log: &Path) -> Value {
 
 /// A log whose recording was killed while packets were in memory: these are known to be lost. Their number.
 fn killed(log: &Path) -> u64 {
+    // On a busy machine, all may be in a file by then.
+    for _ in 0..10 {
+        if let Some(lost) = killed_once(log) {
+            return lost;
+        }
+        std::fs::remove_dir_all(log).unwrap();
+    }
+    panic!("all packets were in a file each time");
+}
+
+fn killed_once(log: &Path) -> Option<u64> {
     let mut recording = record("-", log);
     recording.args(["--mode", "log-all", "-C", "1MiB"]);
     let mut child = recording
@@ -57,8 +68,8 @@ fn killed(log: &Path) -> u64 {
     child.wait().unwrap();
     // A block may have been written meanwhile.
     let (there, lost) = counts().unwrap();
-    assert!(lost > 0 && there + lost == PACKETS, "{there} {lost}");
-    lost
+    assert_eq!(there + lost, PACKETS);
+    (lost > 0 && block_files(log).len() > 1).then_some(lost)
 }
 
 fn said(output: &Output) -> String {
