@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, anyhow, bail};
 use rustix::system::uname;
 use strata_role::sandbox::Reach;
-use strata_stream::{Geometry, StreamName};
+use strata_stream::{Geometry, RECORD_LEN_MAX, StreamName};
 use strata_stream_run::{
     Forwarder, Kept, ProducerSpec, Source, StreamAppender, StreamDir, Upkeep, random_id, spool,
 };
@@ -128,7 +128,8 @@ impl Producer {
     pub(super) fn record_len_max(&self) -> usize {
         match &self.spool {
             Some(spool) => spool.appender.record_len_max(),
-            None => self.forwarder.record_len_max().unwrap_or(usize::MAX),
+            // A server that was not asked yet takes no longer ones than any.
+            None => self.forwarder.record_len_max().unwrap_or(RECORD_LEN_MAX),
         }
     }
 

@@ -518,7 +518,8 @@ impl StreamAppender {
         self.leave_broken(now_ns);
         self.mark_kept();
         self.unsynced_pages = 0;
-        // What went with a stripe is not synced, and a caller that has to be sure of each record ends now ([`StreamAppender::all_kept`]).
+        // What went with a stripe is not synced; a caller that has to be sure of each record ends now
+        // ([`StreamAppender::all_kept`]).
         if self.lost() == self.lost_before {
             self.state.synced_seq = self.state.next_seq;
             self.file.write_state(&self.state)?;

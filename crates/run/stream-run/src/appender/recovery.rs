@@ -44,8 +44,8 @@ pub(super) struct Pages<'a> {
 }
 
 impl Pages<'_> {
-    /// Finds the producers. After a crash, in a stream that has producers, a record behind one that is missing is discarded:
-    /// producers send both again, and in their order. Both had not been synced.
+    /// Finds the producers. After a crash, in a stream that has producers, a record behind one that is missing is
+    /// discarded: producers send both again, in their order. Neither had been synced.
     pub(super) fn open(mut self, state: Option<&State>) -> Result<Opened> {
         let was_clean = state.is_some_and(|state| state.is_clean);
         let has_producers = state.is_some_and(|state| state.has_producers);

@@ -4,9 +4,9 @@
 use std::collections::BTreeMap;
 use std::io::Write as _;
 use std::net::SocketAddr;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::thread;
+use std::process::{Child, ChildStdin, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
@@ -81,17 +81,16 @@ fn producer(place: &str, name: &str) -> Command {
     command
 }
 
-/// Writes lines, with a pause after each 50.
-fn feed(child: &mut Child, name: &str, lines: u32, pause: Duration) {
-    let mut stdin = child.stdin.take().unwrap();
-    for number in 0..lines {
-        // It may have been killed.
-        if writeln!(stdin, "{name} {number}").is_err() {
-            return;
-        }
-        if number % 50 == 0 {
-            thread::sleep(pause);
-        }
+/// Writes lines with these numbers.
+fn feed(stdin: &mut ChildStdin, name: &str, lines: Range<u32>) {
+    let text: String = lines.map(|number| format!("{name} {number}\n")).collect();
+    stdin.write_all(text.as_bytes()).unwrap();
+}
+
+fn until(what: &str, is_so: impl Fn() -> bool) {
+    let start = Instant::now();
+    while !is_so() {
+        assert!(start.elapsed() < PATIENCE, "not {what}");
     }
 }
 
@@ -111,23 +110,30 @@ fn each_record_of_several_producers_is_there_once_although_the_server_is_killed(
     let mut server = Server::start(&dir, "127.0.0.1:0");
     let place = server.place();
     let names = ["web1", "web2", "db", "proxy"];
-    let producers = names.map(|name| {
-        let place = place.clone();
-        thread::spawn(move || {
-            let mut child = producer(&place, name).spawn().unwrap();
-            feed(&mut child, name, LINES, Duration::from_millis(60));
-            let output = child.wait_with_output().unwrap();
-            (output.status.success(), String::from_utf8(output.stdout))
-        })
+    let mut producers = names.map(|name| {
+        let mut child = producer(&place, name).spawn().unwrap();
+        let stdin = child.stdin.take().unwrap();
+        (child, stdin)
     });
-    for _ in 0..3 {
-        thread::sleep(Duration::from_millis(1200));
-        server.restart();
+    for begin in (0..LINES).step_by(750) {
+        for ((_, stdin), name) in producers.iter_mut().zip(names) {
+            feed(stdin, name, begin..begin + 750);
+        }
+        // Some of these lines are in the stream, others on their way, and most perhaps not yet sent.
+        let is_there = || {
+            let records = server.records();
+            records.values().any(|of_it| of_it.len() > begin as usize)
+        };
+        until("in the stream", is_there);
+        if begin < 3 * 750 {
+            server.restart();
+        }
     }
-    for producer in producers {
-        let (succeeded, said) = producer.join().unwrap();
-        let said = said.unwrap();
-        assert!(succeeded, "{said}");
+    for (child, stdin) in producers {
+        drop(stdin);
+        let output = child.wait_with_output().unwrap();
+        let said = String::from_utf8(output.stdout).unwrap();
+        assert!(output.status.success(), "{said}");
         assert!(said.starts_with("3,000 records appended; "), "{said}");
     }
     let records = server.records();
@@ -148,21 +154,21 @@ fn a_spool_outlasts_its_producer_and_an_outage_of_the_server() {
         command.arg("--spool").arg(&spool).stderr(Stdio::piped());
         command
     };
+    let spooled = || {
+        let mut tail = strata();
+        tail.args(["stream", "tail"]).arg(&spool);
+        let output = tail.args(["events", "--cursor", "0.0"]).output().unwrap();
+        let lines = String::from_utf8(output.stdout).unwrap();
+        lines.lines().map(str::to_owned).collect::<Vec<_>>()
+    };
     // Killed while it sends.
     for round in 0..3 {
+        let before = spooled().len();
         let mut child = append(&server).spawn().unwrap();
-        let pid = child.id();
-        let killer = thread::spawn(move || {
-            thread::sleep(Duration::from_millis(900));
-            let _ = Command::new("kill").args(["-9", &pid.to_string()]).status();
-        });
-        feed(
-            &mut child,
-            &format!("round{round}"),
-            100_000,
-            Duration::from_millis(20),
-        );
-        killer.join().unwrap();
+        let mut stdin = child.stdin.take().unwrap();
+        feed(&mut stdin, &format!("round{round}"), 0..5000);
+        until("in the spool", || spooled().len() > before);
+        child.kill().unwrap();
         child.wait().unwrap();
         if round == 1 {
             server.kill();
@@ -170,24 +176,20 @@ fn a_spool_outlasts_its_producer_and_an_outage_of_the_server() {
     }
     // Without a server, the records stay here.
     let mut child = append(&server).spawn().unwrap();
-    feed(&mut child, "absent", 100, Duration::ZERO);
+    feed(&mut child.stdin.take().unwrap(), "absent", 0..100);
     let output = child.wait_with_output().unwrap();
     let errors = String::from_utf8(output.stderr).unwrap();
     assert!(output.status.success(), "{errors}");
     assert!(errors.contains("with this spool sends them"), "{errors}");
     server.restart();
     let mut child = append(&server).spawn().unwrap();
-    feed(&mut child, "last", 10, Duration::ZERO);
+    feed(&mut child.stdin.take().unwrap(), "last", 0..10);
     assert!(child.wait().unwrap().success());
-    let mut spooled = strata();
-    spooled.args(["stream", "tail"]).arg(&spool);
-    let spooled = ok(spooled.args(["events", "--cursor", "0.0"]));
-    let spooled: Vec<&str> = spooled.lines().collect();
-    assert!(spooled.len() > 110 && spooled.last() == Some(&"last 9"));
-    let start = Instant::now();
-    while server.records()["probe"].len() < spooled.len() {
-        assert!(start.elapsed() < PATIENCE);
-    }
+    let spooled = spooled();
+    assert!(spooled.len() > 110 && spooled.last().unwrap() == "last 9");
+    until("all sent", || {
+        server.records()["probe"].len() >= spooled.len()
+    });
     assert!(server.records()["probe"] == spooled);
 }
 
@@ -202,13 +204,9 @@ fn records_that_a_server_never_confirmed_are_counted() {
     // It is connected once a record of it is there.
     let mut stdin = child.stdin.take().unwrap();
     stdin.write_all(b"web1 first\n").unwrap();
-    let start = Instant::now();
-    while server.records().is_empty() {
-        assert!(start.elapsed() < PATIENCE);
-    }
+    until("in the stream", || !server.records().is_empty());
     server.kill();
-    let more: String = (0..7).map(|number| format!("web1 {number}\n")).collect();
-    stdin.write_all(more.as_bytes()).unwrap();
+    feed(&mut stdin, "web1", 0..7);
     drop(stdin);
     let output = child.wait_with_output().unwrap();
     let errors = String::from_utf8(output.stderr).unwrap();
