@@ -31,6 +31,7 @@ use futures::StreamExt;
 use strata_archive::{ClearDisk, Identities};
 use strata_objects::ObjectDisk;
 use strata_store::{Log, OutputError, RealDisk, Sources};
+use strata_wire::{Printable, count_of};
 
 use args::{EXAMPLES, Format, Line};
 use tiers::Tiers;
@@ -114,6 +115,7 @@ async fn run(args: &Line) -> Result<()> {
     let context = SessionContext::new_with_config_rt(config, runtime.build_arc()?);
     let log = open(args)?;
     let sources = Sources::default().files(&args.key).log(&args.log, &log);
+    let lost = log.lost_packets()?;
     for table in Tiers::of(log, &context)? {
         context.register_table(table.name(), Arc::new(table))?;
     }
@@ -122,7 +124,15 @@ async fn run(args: &Line) -> Result<()> {
     let stream = frame.execute_stream().await?;
     let format = args.format().unwrap_or_else(|| Format::of(&args.write));
     let output = output(&args.write, format, &sources)?;
-    write(format, schema, stream, output).await
+    write(format, schema, stream, output).await?;
+    if lost > 0 {
+        eprintln!(
+            "strata: warning: {} lost {} before they were in a file: the tables lack them (see `strata info`)",
+            Printable(&args.log.display().to_string()),
+            count_of(lost, "packet")
+        );
+    }
+    Ok(())
 }
 
 /// Statements may come from someone other than the user who runs this program (the operator's page):

@@ -15,10 +15,16 @@ use strata_pipeline::{Parts, Worker, WorkerOptions, run};
 use strata_policy::Mode;
 use strata_store::{About, Disk, RealDisk, Recorder, RecorderOptions};
 use strata_testkit::{data_dir, workspace_root};
-use strata_wire::TunnelKey;
+use strata_wire::{Ledger, TunnelKey};
 
 /// Records a capture as a recording of its own.
 fn record(dir: &Path, capture: &str) {
+    let (recorder, ledger) = unfinished(dir, capture, RecorderOptions::default());
+    recorder.finish(&ledger, Vec::new()).unwrap();
+}
+
+/// A recording that has taken all packets of a capture, and has not ended.
+fn unfinished(dir: &Path, capture: &str, options: RecorderOptions) -> (Recorder, Ledger) {
     let json = std::fs::read(workspace_root().join("models/default.json")).unwrap();
     let model = Model::from_json(&json).unwrap();
     let about = About {
@@ -29,7 +35,7 @@ fn record(dir: &Path, capture: &str) {
         ..About::default()
     };
     let disk: Arc<dyn Disk> = Arc::new(RealDisk::create_dir(dir).unwrap());
-    let (recorder, sink) = Recorder::start(disk, RecorderOptions::default(), &about).unwrap();
+    let (recorder, sink) = Recorder::start(disk, options, &about).unwrap();
     let options = WorkerOptions {
         modes: vec![Mode::by_name("default", &BTreeMap::new()).unwrap()],
         filter: None,
@@ -43,7 +49,7 @@ fn record(dir: &Path, capture: &str) {
     run(&mut input, &mut worker, |_| ControlFlow::Continue(())).unwrap();
     let ledger = worker.ledger();
     drop(worker);
-    recorder.finish(&ledger, Vec::new()).unwrap();
+    (recorder, ledger)
 }
 
 fn query(log: &Path, sql: &str, options: &[&str]) -> String {
@@ -153,6 +159,41 @@ fn what_is_encrypted_and_lies_elsewhere_is_asked_like_all_else() {
     assert!(
         !output.status.success() && stderr.contains("--key"),
         "{stderr}"
+    );
+}
+
+#[test]
+fn packets_that_were_lost_are_warned_of() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = dir.path().join("log");
+    let options = RecorderOptions {
+        block_bytes: 64 << 10,
+        rotate_bytes: 256 << 10,
+        ..RecorderOptions::default()
+    };
+    // As after a kill: it has not ended, and what was in a file is gone.
+    drop(unfinished(&log, "cic2017-sqli", options));
+    let warning = || {
+        let sql = "SELECT count(*) FROM packets";
+        let output = Command::new(env!("CARGO_BIN_EXE_strata-sql"))
+            .arg(&log)
+            .arg(sql)
+            .output()
+            .unwrap();
+        assert!(output.status.success());
+        String::from_utf8(output.stderr).unwrap()
+    };
+    assert_eq!(warning(), "");
+    let files = std::fs::read_dir(log.join("blocks")).unwrap();
+    let mut files: Vec<_> = files.map(|file| file.unwrap().path()).collect();
+    files.retain(|path| path.extension().is_some_and(|of| of == "strata"));
+    files.sort();
+    assert!(files.len() > 2, "{files:?}");
+    std::fs::remove_file(&files[1]).unwrap();
+    let warned = warning();
+    assert!(
+        warned.contains("packets before they were in a file"),
+        "{warned}"
     );
 }
 

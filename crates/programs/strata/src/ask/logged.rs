@@ -15,7 +15,7 @@ use strata_terminal::packets::{damaged, logged, open_log};
 use strata_terminal::selection::{find_between, first_packet_ns};
 use strata_terminal::signals::stop_on_signal;
 use strata_terminal::text::percent;
-use strata_wire::grouped;
+use strata_wire::{count_of, grouped};
 
 use super::Args;
 use super::answer::Answers;
@@ -70,7 +70,7 @@ pub(super) fn ask(
         asking.packet(logged.link, packet, classes.number(logged))?;
         Ok(ControlFlow::Continue(()))
     })?;
-    asking.remarks.extend(sampling(&log, least_share));
+    asking.remarks.extend(missing(&log, least_share)?);
     let damage = read.context("the answer covers the packets read before")?;
     if let Some(places) = damaged(&damage) {
         bail!("{places}: the answer covers the rest");
@@ -105,8 +105,15 @@ impl<'a> Classes<'a> {
 }
 
 /// What to say if the log does not have all packets that were seen.
-fn sampling(log: &Log, least_share: f64) -> Vec<String> {
+fn missing(log: &Log, least_share: f64) -> Result<Vec<String>> {
     let mut remarks: Vec<String> = log.recordings().iter().filter_map(of_recording).collect();
+    let lost = log.lost_packets()?;
+    if lost > 0 {
+        remarks.push(format!(
+            "{} were lost before they were in a file (see `strata info`)",
+            count_of(lost, "packet")
+        ));
+    }
     if least_share < 1.0 {
         remarks.push(format!(
             "at times only {:.2} % of all flows were captured, to keep within a CPU budget",
@@ -119,7 +126,7 @@ fn sampling(log: &Log, least_share: f64) -> Vec<String> {
                 .to_owned(),
         );
     }
-    remarks
+    Ok(remarks)
 }
 
 fn of_recording(recording: &Recording) -> Option<String> {

@@ -112,6 +112,7 @@ fn answers_say_what_was_lost() {
     for (command, options) in [
         ("read", &[][..]),
         ("grep", &["HTTP"]),
+        ("ask", &["packet-counts-per-source"]),
         ("top", &["--json"]),
         ("export", &["--json", "-w", out.to_str().unwrap()]),
     ] {
@@ -120,7 +121,7 @@ fn answers_say_what_was_lost() {
         assert!(output.status.success(), "{command}");
         let warned = said(&output);
         assert!(
-            warned.contains("packets before they were in a file"),
+            warned.contains("before they were in a file"),
             "{command}: {warned}"
         );
         if options.contains(&"--json") {
