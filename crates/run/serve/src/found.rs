@@ -113,6 +113,8 @@ pub(crate) struct Found {
     damaged: u64,
     first_damage: Option<String>,
     encrypted: u64,
+    /// Packets that the filter could not test.
+    untested: u64,
 }
 
 impl Found {
@@ -137,6 +139,7 @@ impl Found {
             damaged: 0,
             first_damage: None,
             encrypted: 0,
+            untested: 0,
         }
     }
 
@@ -264,6 +267,12 @@ impl Found {
             self.first_damage = more.first_damage;
         }
         self.encrypted = self.encrypted.saturating_add(more.encrypted);
+        self.untested = self.untested.saturating_add(more.untested);
+    }
+
+    /// This number of packets were left out, since the filter tests bytes of theirs that were not kept.
+    pub(crate) fn note_untested(&mut self, packets: u64) {
+        self.untested = self.untested.saturating_add(packets);
     }
 
     fn add_flow(&mut self, row: Row) {

@@ -2,6 +2,7 @@
 
 use std::ops::ControlFlow;
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
@@ -202,12 +203,21 @@ pub(crate) fn run(
     let histogram = histogram(log, sought, points);
     let piece = || Found::new(sought.kept.clone(), histogram.fresh(), lists_flows);
     let mut found = piece();
+    let untested = AtomicU64::new(0);
     let matches = || -> Box<Matches<'_>> {
         let by_link = sought.filter.clone();
         let mut by_link = by_link.map(|filter| ByLink::new(filter, |_, _| {}));
+        let untested = &untested;
         Box::new(move |link, packet, len| {
-            let by_link = by_link.as_mut();
-            by_link.is_none_or(|by_link| by_link.matches(link, packet, len))
+            let Some(by_link) = &mut by_link else {
+                return true;
+            };
+            let before = by_link.untested();
+            let is_match = by_link.matches(link, packet, len);
+            if by_link.untested() > before {
+                untested.fetch_add(1, Ordering::Relaxed);
+            }
+            is_match
         })
     };
     let goes_on = || stop.go_on().is_continue();
@@ -226,6 +236,7 @@ pub(crate) fn run(
         tell(&found, share)?;
         stop.go_on()
     })?;
+    found.note_untested(untested.into_inner());
     Ok(found)
 }
 

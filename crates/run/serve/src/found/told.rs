@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashMap};
 
 use foldhash::fast::RandomState;
 use serde::Serialize;
-use strata_wire::{AddressFamily, FlowKey, in_words};
+use strata_wire::{AddressFamily, FlowKey, count_of, in_words};
 use utoipa::ToSchema;
 
 use super::row::Row;
@@ -168,6 +168,12 @@ impl Found {
             why.push(format!(
                 "{} packets are encrypted: start strata serve with --key",
                 self.encrypted
+            ));
+        }
+        if self.untested > 0 {
+            why.push(format!(
+                "{} left out untested: the filter tests bytes that were not kept",
+                count_of(self.untested, "packet")
             ));
         }
         if let Some(problem) = &self.first_damage {

@@ -7,6 +7,7 @@ use serde_json::Value;
 use strata_testkit::data_dir;
 
 use crate::common::program::{failed, ok, record, refused, strata};
+use crate::serve::http::{Serving, quoted};
 
 fn mix() -> PathBuf {
     data_dir().join("labelled/mix-test/trace.pcap")
@@ -82,7 +83,15 @@ fn packets_that_a_filter_of_payload_cannot_test_are_counted() {
         let exported = ok(export.args(["-w", flows, PAYLOAD]));
         let exported: Value = serde_json::from_str(&exported).unwrap();
         assert_eq!(exported["complete"], false);
+        let serving = Serving::start(&[&log], &[]);
+        let search = |filter| serving.search(&format!("filter={}", quoted(filter))).0;
+        let found = search(PAYLOAD);
+        assert_eq!(found["packets"], tested);
+        assert_eq!(found["covered"]["complete"], false);
+        let why = found["covered"]["why"].as_str().unwrap();
+        assert_eq!(number_before(why, UNTESTED), untested);
         // Headers were kept.
+        assert_eq!(search("udp port 53")["covered"]["complete"], true);
         let output = strata()
             .arg("read")
             .arg(&log)
