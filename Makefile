@@ -16,7 +16,7 @@ CHROMIUM = $(shell for one in $(STRATA_CHROMIUM) chromium chromium-browser; do c
 PAGE_PEERS = $(strip $(if $(shell command -v npm),,nodejs npm) $(if $(CHROMIUM),,chromium))
 LINTS := -D warnings
 
-.PHONY: help build install uninstall deb recorder page sql demo test checks others test-page arch messages test-python test-sql verbs neon fmt lint check-docs site tools attack soak nvme fabric forged fuzz bench python lock model compare ablation unseen kept sets frontier links clean
+.PHONY: help build install uninstall deb recorder page sql demo test tests test-program test-rest checks others test-page arch messages test-python test-sql verbs neon fmt lint check-docs site tools attack soak nvme fabric forged fuzz bench python lock model compare ablation unseen kept sets frontier links clean
 
 help:
 	@echo "make demo    build, record a real capture, show the result"
@@ -115,21 +115,33 @@ test-sql:
 demo: recorder
 	@sh demo/run.sh $(STRATA) $(DEMO)
 
-# What builds in a directory of its own runs beside the rest: one of the two often waits, for a download or for the one
-# large crate that all others need. Then the tests, some of which send at a rate: beside nothing.
+# First all programs and tests are built. Tests of the program then drive processes and interfaces, and often wait: the
+# checks and the other tests run beside them in time that they leave unused, and do not delay them.
 test:
-	@$(MAKE) --no-print-directory tools page
-	@$(MAKE) --no-print-directory --jobs=2 --output-sync=recurse checks others
-	$(CARGO) test --workspace --locked --quiet $(VERBS) --lib --bins --tests
-	$(CARGO) test --workspace --locked --quiet $(VERBS) --doc
+	@$(MAKE) --no-print-directory tools page fmt
+	@$(MAKE) --no-print-directory --jobs=3 --output-sync=recurse tests python
+	@$(MAKE) --no-print-directory --jobs=3 --output-sync=recurse test-program checks others
+
+TESTS := $(CARGO) test --workspace --locked --quiet
+tests: verbs
+	$(TESTS) $(VERBS) --lib --bins --tests --no-run
+
+# The tests of one part, `program` or `rest`.
+PART = --config "target.'cfg(unix)'.runner = ['sh', '$(abspath crates/tests/testkit/part.sh)', '$(1)']"
+test-program:
+	$(TESTS) $(VERBS) --lib --bins --tests $(call PART,program)
 	$(PAGE_TESTS)
 
+test-rest:
+	$(TESTS) $(VERBS) --lib --bins --tests $(call PART,rest)
+	$(TESTS) $(VERBS) --doc
+
+IDLE := $(shell ! command -v chrt >/dev/null || echo chrt --idle 0)
 checks:
-	@for one in fmt lint site verbs; do $(MAKE) --no-print-directory $$one || exit; done
-	$(CARGO) test --workspace --locked --quiet $(VERBS) --lib --bins --tests --no-run
+	@for one in lint site test-rest; do $(IDLE) $(MAKE) --no-print-directory $$one || exit; done
 
 others:
-	@for one in test-python test-sql; do $(MAKE) --no-print-directory $$one || exit; done
+	@for one in test-sql test-python; do $(IDLE) $(MAKE) --no-print-directory $$one || exit; done
 
 # Also part of `make test`, with all tests of the workspace.
 arch:
@@ -152,11 +164,12 @@ fmt:
 	cd fuzz && $(CARGO) fmt --check
 	cd lake && $(CARGO) fmt --check
 
-# Fuzz targets are looked at too, so that they do not fall behind what they call; nothing is linked, so libFuzzer is not
-# built.
+# Fuzz targets are looked at too, so that they do not fall behind what they call. Nothing is linked, so libFuzzer is not
+# built; with the profiles of the workspace, most has been checked already.
 lint: tools
 	$(CARGO) clippy --workspace --all-targets --locked --quiet $(VERBS) -- $(LINTS)
-	cd fuzz && CUSTOM_LIBFUZZER_PATH=/none/libFuzzer.a $(CARGO) check --bins --locked --quiet --target-dir ../target
+	cd fuzz && CUSTOM_LIBFUZZER_PATH=/none/libFuzzer.a \
+	    $(CARGO) check --bins --locked --quiet --target-dir ../target --config ../Cargo.toml
 
 # The site of docs/, its links, and the commands of README, tutorial and cookbook, which `make test` runs with all tests.
 check-docs: site tools python
@@ -165,7 +178,7 @@ check-docs: site tools python
 
 # mdBook is a library here, in a workspace of its own: cheaper to build than the program, and locked.
 site:
-	RUSTDOCFLAGS="$(LINTS)" $(CARGO) doc --workspace --no-deps --locked --quiet
+	RUSTDOCFLAGS="$(LINTS)" $(CARGO) doc --workspace --no-deps --locked --quiet $(VERBS)
 	cd book && $(CARGO) fmt --check && $(CARGO) test --locked --quiet --target-dir ../target
 	cd book && $(CARGO) run --locked --quiet --target-dir ../target
 
