@@ -18,12 +18,18 @@ use crate::common::{Capture, Packet, exported, model, record, record_headers};
 fn compacted_packets_are_the_same_to_the_byte_in_every_capture() {
     let model = model();
     let mut captures = format_captures();
+    let format_captures = captures.len();
     for name in ["mix-test", "cic2017-sqli", "westermo-right"] {
         captures.push(data_dir().join("labelled").join(name).join("trace.pcap"));
     }
     let (mut files, mut packets) = (0, 0);
-    for path in captures {
-        for mode in ["default", "log-all"] {
+    for (number, path) in captures.into_iter().enumerate() {
+        // The labelled ones, which are large, in both modes.
+        let modes = match number < format_captures {
+            true => &["default", "log-all"][number % 2..=number % 2],
+            false => &["default", "log-all"][..],
+        };
+        for mode in modes {
             let disk: Arc<dyn Disk> = Arc::new(SimDisk::new());
             if !record(&disk, &path, &model, mode, 300_000) {
                 continue;
@@ -51,7 +57,7 @@ fn compacted_packets_are_the_same_to_the_byte_in_every_capture() {
         }
     }
     assert!(
-        files > 3_600 && packets > 250_000,
+        files > 1_800 && packets > 200_000,
         "{files} files, {packets} packets"
     );
 }
@@ -119,7 +125,7 @@ fn flows_are_found_in_both_tiers() {
     let mut captures = format_captures();
     captures.push(data_dir().join("labelled/mix-test/trace.pcap"));
     let (mut searches, mut matched) = (0, 0);
-    for path in captures.iter().rev().step_by(3) {
+    for path in captures.iter().rev().step_by(6) {
         let disk: Arc<dyn Disk> = Arc::new(SimDisk::new());
         if !record(&disk, path, &model, "default", 0) {
             continue;
@@ -160,7 +166,7 @@ fn flows_are_found_in_both_tiers() {
         }
     }
     assert!(
-        searches > 700 && matched > 5_000,
+        searches > 300 && matched > 3_000,
         "{searches} searches, {matched} matches"
     );
 }

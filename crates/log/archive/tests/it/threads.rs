@@ -68,7 +68,7 @@ fn the_error_of_writing_is_the_one_that_is_returned() {
     let before = whole.operations();
     compacted(&whole, 2).unwrap();
     let operations = whole.operations() - before;
-    for operation in (0..operations).step_by(5) {
+    for operation in (0..operations).step_by(17) {
         let full = recorded.after_power_loss(0);
         full.fail(operation, u64::MAX, io::ErrorKind::StorageFull);
         if let Err(error) = compacted(&full, 2) {

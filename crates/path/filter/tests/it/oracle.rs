@@ -74,28 +74,45 @@ fn ours(expression: &str, dlt: i32) -> Result<Program, String> {
         .map_err(|error| error.to_string())
 }
 
-fn all_expressions() -> Vec<String> {
-    let mut all: Vec<String> = expressions::PRIMITIVES
-        .iter()
-        .map(|expression| (*expression).to_owned())
-        .collect();
-    all.extend(expressions::combinations(4000));
-    all
+/// An expression, and its number if it is a combination of others.
+struct Expression {
+    text: String,
+    number: Option<usize>,
+}
+
+impl Expression {
+    /// Combinations are compared on Ethernet and on a quarter of the other link types: there are
+    /// enough of them for each.
+    fn is_compared_on(&self, dlt: i32) -> bool {
+        let link = usize::try_from(dlt).expect("link types are not negative");
+        let is_turn = |number: usize| dlt == 1 || (number + link).is_multiple_of(4);
+        self.number.is_none_or(is_turn)
+    }
+}
+
+fn all_expressions(others: &[&str]) -> Vec<Expression> {
+    let plain = expressions::PRIMITIVES.iter().chain(others);
+    let plain = plain.map(|text| Expression {
+        text: (*text).to_owned(),
+        number: None,
+    });
+    let combinations = expressions::combinations(4000).into_iter().enumerate();
+    let combinations = combinations.map(|(number, text)| Expression {
+        text,
+        number: Some(number),
+    });
+    plain.chain(combinations).collect()
 }
 
 #[test]
 fn accepts_what_libpcap_accepts() {
-    let mut all = all_expressions();
-    all.extend(
-        expressions::GRAMMAR
-            .iter()
-            .map(|expression| (*expression).to_owned()),
-    );
+    let all = all_expressions(expressions::GRAMMAR);
     let mut wrong = Vec::new();
     let mut compared = 0;
     for dlt in LINKS {
         let oracle = Oracle::new(dlt);
-        for expression in &all {
+        let compared_here = all.iter().filter(|one| one.is_compared_on(dlt));
+        for expression in compared_here.map(|one| one.text.as_str()) {
             let here = ours(expression, dlt);
             let there = oracle.compile(expression, false).map(|_| ());
             compared += 1;
@@ -199,7 +216,7 @@ fn compare(
     }
 }
 
-fn compare_all(expressions: &[String], packets: &BTreeMap<i32, Vec<Vec<u8>>>) -> Outcome {
+fn compare_all(expressions: &[Expression], packets: &BTreeMap<i32, Vec<Vec<u8>>>) -> Outcome {
     let next = AtomicUsize::new(0);
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     let outcomes: Vec<Outcome> = std::thread::scope(|scope| {
@@ -214,9 +231,10 @@ fn compare_all(expressions: &[String], packets: &BTreeMap<i32, Vec<Vec<u8>>>) ->
                     while let Some(expression) =
                         expressions.get(next.fetch_add(1, Ordering::Relaxed))
                     {
-                        for (dlt, oracle) in &oracles {
+                        let oracles = oracles.iter();
+                        for (dlt, oracle) in oracles.filter(|it| expression.is_compared_on(it.0)) {
                             let packets = &packets[dlt];
-                            compare(expression, (*dlt, oracle), packets, &mut outcome);
+                            compare(&expression.text, (*dlt, oracle), packets, &mut outcome);
                         }
                     }
                     outcome
@@ -292,7 +310,7 @@ fn matches_what_libpcap_matches() {
     for (dlt, packets) in &packets {
         println!("link {dlt}: {} packets", packets.len());
     }
-    let outcome = compare_all(&all_expressions(), &packets);
+    let outcome = compare_all(&all_expressions(&[]), &packets);
     report("captures", &outcome);
 }
 
@@ -360,7 +378,7 @@ fn matches_what_libpcap_matches_on_broken_packets() {
             (dlt, mutate(&packets, count, &mut random))
         })
         .collect();
-    let outcome = compare_all(&all_expressions(), &packets);
+    let outcome = compare_all(&all_expressions(&[]), &packets);
     report("broken packets", &outcome);
 }
 

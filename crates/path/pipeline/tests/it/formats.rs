@@ -152,10 +152,12 @@ fn captures() -> Vec<PathBuf> {
     all
 }
 
+/// By our reader, and by libpcap where it can read both.
 #[test]
 fn log_all_gives_every_capture_back() {
     let model = model();
     let (mut files, mut packets) = (0, 0);
+    let (mut files_of_libpcap, mut packets_of_libpcap) = (0, 0);
     for path in captures() {
         let Some(original) = read(&path) else {
             continue;
@@ -171,69 +173,58 @@ fn log_all_gives_every_capture_back() {
         assert_eq!(back, original, "{}", path.display());
         files += 1;
         packets += count;
+        if let Some(compared) = libpcap_reads_the_same(&path, file.path()) {
+            files_of_libpcap += 1;
+            packets_of_libpcap += compared;
+        }
     }
     assert!(
         files > 1_800 && packets > 130_000,
         "{files} files, {packets} packets"
     );
+    assert!(
+        files_of_libpcap > 1_700 && packets_of_libpcap > 130_000,
+        "libpcap: {files_of_libpcap} files, {packets_of_libpcap} packets"
+    );
 }
 
-/// In the export, another reader finds the same as in the original.
-#[test]
-fn libpcap_reads_the_same_from_export_and_original() {
-    let model = model();
+/// The number of packets that libpcap finds alike in a capture and its export; `None` if it reads only one of them: of
+/// several link types, or with interfaces that it does not take.
+fn libpcap_reads_the_same(path: &Path, export: &Path) -> Option<u64> {
     let open = |path: &Path| pcap::Capture::from_file_with_precision(path, pcap::Precision::Nano);
-    let (mut compared, mut packets) = (0, 0_u64);
-    for path in captures() {
-        let Ok(mut original) = open(&path) else {
-            continue;
-        };
-        let Some(recorded) = record(&path, &model, "log-all", None) else {
-            continue;
-        };
-        let (file, _) = exported(&recorded.log, ExportOptions::default());
-        let Ok(mut back) = open(file.path()) else {
-            // Several link types, or interfaces that libpcap does not take.
-            continue;
-        };
-        assert_eq!(
-            original.get_datalink(),
-            back.get_datalink(),
-            "{}",
-            path.display()
-        );
-        let mut n = 0_u64;
-        while let (Ok(one), Ok(two)) = (original.next_packet(), back.next_packet()) {
-            n += 1;
-            let name = || format!("{} packet {n}", path.display());
-            // libpcap has signed 32-bit seconds and does not carry fractions above a second over;
-            // compare what both can express.
-            let time = |p: &pcap::Packet<'_>| {
-                i128::from(p.header.ts.tv_sec) * 1_000_000_000 + i128::from(p.header.ts.tv_usec)
-            };
-            let plain =
-                (0..1_000_000_000).contains(&one.header.ts.tv_usec) && one.header.ts.tv_sec >= 0;
-            if plain {
-                assert_eq!(time(&one), time(&two), "{}", name());
-            }
-            assert_eq!(one.header.len, two.header.len, "{}", name());
-            // libpcap cuts at the file's snap length, and both files say the same.
-            assert_eq!(one.data, two.data, "{}", name());
-        }
-        compared += 1;
-        packets += n;
-    }
-    assert!(
-        compared > 1_700 && packets > 130_000,
-        "{compared} files, {packets} packets"
+    let (mut original, mut back) = (open(path).ok()?, open(export).ok()?);
+    assert_eq!(
+        original.get_datalink(),
+        back.get_datalink(),
+        "{}",
+        path.display()
     );
+    let mut n = 0_u64;
+    while let (Ok(one), Ok(two)) = (original.next_packet(), back.next_packet()) {
+        n += 1;
+        let name = || format!("{} packet {n}", path.display());
+        // libpcap has signed 32-bit seconds and does not carry fractions above a second over;
+        // compare what both can express.
+        let time = |p: &pcap::Packet<'_>| {
+            i128::from(p.header.ts.tv_sec) * 1_000_000_000 + i128::from(p.header.ts.tv_usec)
+        };
+        let plain =
+            (0..1_000_000_000).contains(&one.header.ts.tv_usec) && one.header.ts.tv_sec >= 0;
+        if plain {
+            assert_eq!(time(&one), time(&two), "{}", name());
+        }
+        assert_eq!(one.header.len, two.header.len, "{}", name());
+        // libpcap cuts at the file's snap length, and both files say the same.
+        assert_eq!(one.data, two.data, "{}", name());
+    }
+    Some(n)
 }
 
 #[test]
 fn headers_are_exact_prefixes_and_the_accounts_balance_in_every_mode() {
     let model = model();
     for (mode, ..) in Mode::BUILT_IN {
-        for path in captures().iter().step_by(3) {
+        for path in captures().iter().rev().step_by(6) {
             let Some(original) = read(path) else {
                 continue;
             };
@@ -276,7 +267,7 @@ fn filters_when_recording_and_when_exporting_agree() {
         "host 10.0.0.1",
     ];
     let mut matched = 0;
-    for path in captures().iter().step_by(5) {
+    for path in captures().iter().rev().step_by(12) {
         let Some(whole) = record(path, &model, "log-all", None) else {
             continue;
         };
@@ -316,11 +307,11 @@ fn filters_when_recording_and_when_exporting_agree() {
 fn block_summaries_never_hide_a_packet() {
     let model = model();
     let (mut searches, mut skipped) = (0, 0);
-    for path in captures() {
-        let Some(recorded) = record(&path, &model, "log-all", None) else {
+    for path in captures().iter().rev().step_by(3) {
+        let Some(recorded) = record(path, &model, "log-all", None) else {
             continue;
         };
-        let Some(original) = read(&path) else {
+        let Some(original) = read(path) else {
             continue;
         };
         let of = |ip: &std::net::IpAddr| match ip {
@@ -367,7 +358,7 @@ fn block_summaries_never_hide_a_packet() {
         }
     }
     assert!(
-        searches > 3_000 && skipped > 50,
+        searches > 1_000 && skipped > 10,
         "{searches} searches, {skipped} skipped blocks"
     );
 }

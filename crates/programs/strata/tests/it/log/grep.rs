@@ -47,29 +47,32 @@ fn tshark(trace: &Path, filter: &str) -> Vec<i64> {
 fn the_packets_found_are_those_of_tshark() {
     let dir = tempfile::tempdir().unwrap();
     let log = whole(&mix(), dir.path());
+    let cases = [
+        (&["--literal", "GET "][..], "contains \"GET \"", 500),
+        (
+            &["(?i)user-agent: [a-z]+"],
+            "matches \"(?i)user-agent: [a-z]+\"",
+            500,
+        ),
+        (&["google"], "contains \"google\"", 90),
+        (&["--hex", "16 03 01 02"], "contains 16:03:01:02", 100),
+        (&["\\x03com\\x00"], "matches \"\\\\x03com\\\\x00\"", 900),
+    ];
+    let expected = cases.map(|(_, filter, _)| -> BTreeSet<i64> {
+        let filter = format!("tcp.payload {filter} || udp.payload {filter}");
+        tshark(&mix(), &filter).into_iter().collect()
+    });
     let check = || {
-        for (arguments, filter, least) in [
-            (&["--literal", "GET "][..], "contains \"GET \"", 500),
-            (
-                &["(?i)user-agent: [a-z]+"],
-                "matches \"(?i)user-agent: [a-z]+\"",
-                500,
-            ),
-            (&["google"], "contains \"google\"", 90),
-            (&["--hex", "16 03 01 02"], "contains 16:03:01:02", 100),
-            (&["\\x03com\\x00"], "matches \"\\\\x03com\\\\x00\"", 900),
-        ] {
+        for ((arguments, filter, least), expected) in cases.iter().zip(&expected) {
             let found = grep(&log, arguments);
             let times = found.iter().map(|packet| {
                 let time: jiff::Timestamp = packet["time"].as_str().unwrap().parse().unwrap();
                 time.as_microsecond()
             });
             let times: BTreeSet<i64> = times.collect();
-            let filter = format!("tcp.payload {filter} || udp.payload {filter}");
-            let expected: BTreeSet<i64> = tshark(&mix(), &filter).into_iter().collect();
-            let other: Vec<&i64> = times.symmetric_difference(&expected).collect();
+            let other: Vec<&i64> = times.symmetric_difference(expected).collect();
             assert!(other.is_empty(), "{filter}: {other:?}");
-            assert!(times.len() > least, "{filter}: {}", times.len());
+            assert!(times.len() > *least, "{filter}: {}", times.len());
         }
     };
     check();
