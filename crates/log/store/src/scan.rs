@@ -252,7 +252,8 @@ fn read_block(
         return Ok(Ok(Step::Skipped));
     }
     let mut body = Buffer::default();
-    if !select.without_records {
+    // One without packets may hold definitions of a relay's other blocks.
+    if !select.without_records || header.packets == 0 {
         body = Buffer::of_any_content(body_len);
         read_at(body.as_mut_slice(), body_at)?;
         if crc32c::crc32c(&body) != header.body_crc {
@@ -304,7 +305,7 @@ fn read_relayed(
     if !is_told_of && !select.may_match(&assembled.header, |key| assembled.summary.may_hold(key)) {
         return Ok(Ok(Step::Skipped));
     }
-    if select.without_records {
+    if select.without_records && assembled.header.packets > 0 {
         assembled.body.clear();
     }
     Ok(Ok(Step::Block(Box::new(Block {

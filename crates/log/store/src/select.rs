@@ -22,7 +22,7 @@ pub struct Select {
     pub numbers: Option<Range<usize>>,
     /// Only blocks that hold what the inputs said about themselves.
     pub metadata_only: bool,
-    /// Headers and summaries only: records are neither read nor checked.
+    /// Headers and summaries only: records of packets are neither read nor checked.
     pub without_records: bool,
     /// Read every header from the file itself, even if the file has an index: to find damage.
     pub without_index: bool,

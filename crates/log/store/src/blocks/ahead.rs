@@ -51,7 +51,7 @@ pub(super) fn ahead(
         let read = opened.and_then(|f| content(f.as_ref(), &entry.header, entry.offset));
         let _ = reply.send(read.map(keep));
     };
-    let reply = if select.without_records {
+    let reply = if select.without_records && entry.header.packets > 0 {
         if let Some(summary) = indexed.index.summary(disk.as_ref(), number) {
             let body = Buffer::default();
             let content = Content { body, summary };

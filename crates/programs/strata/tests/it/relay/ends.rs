@@ -349,7 +349,7 @@ fn a_switch_that_reads_a_file_gives_up_on_a_relay_that_is_gone_for_good() {
     let dir = tempfile::tempdir().unwrap();
     let log = dir.path().join("log");
     let relay = relay(HOST, &log, &[]);
-    let (switch, _) = fed_switch(HOST, &["--relay-timeout", "2"]);
+    let (switch, _) = fed_switch(HOST, &["--relay-timeout", "2s"]);
     until("blocks", || stored_bytes(&log) > CONFIRMED);
     relay.signal("KILL");
     assert!(!relay.ended().success);

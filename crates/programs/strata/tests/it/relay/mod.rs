@@ -288,12 +288,14 @@ fn block_files(log: &Path) -> Vec<PathBuf> {
     files
 }
 
-/// The table of `info`: the contents of a log, regardless of file sizes.
-fn counted(log: &Path) -> String {
+/// What `info` says of the packets of a log, regardless of file sizes.
+fn counted(log: &Path) -> Vec<String> {
     let (text, done) = says(&["info"], log);
     assert!(done, "{text}");
-    let accounting = text.lines().filter(|line| line.starts_with("packets: "));
-    accounting.collect()
+    let of_packets = ["benign ", "anomalous ", "all ", "logged ", "packets: "];
+    let is_of_packets = |line: &&str| of_packets.iter().any(|start| line.starts_with(start));
+    let lines = text.lines().filter(is_of_packets).map(str::to_owned);
+    lines.collect()
 }
 
 /// A log that came through a relay is used like any other: searched, verified, compacted, pruned.
@@ -343,6 +345,9 @@ fn a_relayed_log_is_found_in_verified_compacted_and_pruned() {
             assert!(got == expected, "{state}: '{filter}' finds something else");
         }
         assert_eq!(counted(&relayed), counted(&local), "{state}");
+        assert!(counted(&relayed).len() >= 6, "{state}");
+        let (text, done) = says(&["top"], &relayed);
+        assert!(done && !text.contains(" lost "), "{state}: {text}");
         let (text, whole) = says(&["verify"], &relayed);
         assert!(whole && text.contains("67,690 packets"), "{state}: {text}");
     };
