@@ -187,6 +187,13 @@ impl Filter {
         }
     }
 
+    /// Whether the filter may depend on payload: it reads bytes that are not for sure in the fixed part of a header. Who
+    /// may not see payload could find it by many such filters.
+    #[must_use]
+    pub fn may_test_payload(&self) -> bool {
+        tests_payload(&self.expr)
+    }
+
     /// Sets of addresses, sorted: every matching packet has at least one of each set. Empty if
     /// nothing is known. For skipping parts of a log by an index of addresses.
     ///
@@ -215,6 +222,56 @@ impl Filter {
     #[must_use]
     pub fn may_match(&self, facts: &FlowFacts) -> bool {
         bound::may_match(&self.expr, facts, &mut 0, &mut 0)
+    }
+}
+
+fn tests_payload(expr: &Expr) -> bool {
+    match expr {
+        Expr::Any => false,
+        Expr::Test(Test::Compare { left, right, .. }) => {
+            reads_payload(left) || reads_payload(right)
+        }
+        Expr::Test(_) => false,
+        Expr::Not(inner) => tests_payload(inner),
+        Expr::And(parts) | Expr::Or(parts) => parts.iter().any(tests_payload),
+    }
+}
+
+fn reads_payload(arith: &Arith) -> bool {
+    match arith {
+        Arith::Number(_) | Arith::Length => false,
+        Arith::Negate(inner) => reads_payload(inner),
+        Arith::Binary { left, right, .. } => reads_payload(left) || reads_payload(right),
+        Arith::Load {
+            header,
+            offset,
+            bytes,
+        } => {
+            let width = match bytes {
+                Width::Byte => 1,
+                Width::Half => 2,
+                Width::Word => 4,
+            };
+            let end = match **offset {
+                Arith::Number(at) => at.checked_add(width),
+                _ => None,
+            };
+            end.is_none_or(|end| end > fixed_len(*header))
+        }
+    }
+}
+
+/// Bytes at the start of a header that each packet has which has the header at all.
+fn fixed_len(header: Header) -> u32 {
+    match header {
+        // The shortest headers of links are followed by those of IP.
+        Header::Link => 14,
+        Header::Radio | Header::Udp | Header::Icmp | Header::Icmp6 | Header::Igmp => 8,
+        Header::Ip | Header::Tcp => 20,
+        Header::Ip6 => 40,
+        Header::Arp | Header::Rarp => 28,
+        Header::Sctp => 12,
+        _ => 0,
     }
 }
 

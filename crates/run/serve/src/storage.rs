@@ -17,7 +17,7 @@ use crate::found::{Cost, ReasonsTotal, words};
 use crate::logs::{self, Logs};
 use crate::parts::Covered;
 use crate::refused::Refused;
-use crate::search::{Asked, quoted, run};
+use crate::search::{Sought, quoted, run};
 use crate::times::{SECOND_NS, text};
 use crate::why::{self, WhySign, WhyTree};
 use crate::work::Stop;
@@ -400,14 +400,13 @@ pub(crate) struct ReasonCost {
 pub(crate) fn reasons(
     logs: &Logs,
     id: &str,
-    asked: &Asked,
+    sought: &Sought,
     limit: Option<usize>,
     stop: &Stop,
 ) -> Result<Reasons, Refused> {
     let since = Instant::now();
-    let sought = asked.sought()?;
     let log = logs::open(logs, id)?;
-    let found = run(&log, &sought, (10, false), stop, &mut |_, _| {
+    let found = run(&log, sought, (10, false), stop, &mut |_, _| {
         std::ops::ControlFlow::Continue(())
     })?;
     let (costs, total) = found.by_cost();

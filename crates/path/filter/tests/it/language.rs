@@ -421,6 +421,34 @@ fn length_is_that_on_the_wire() {
 }
 
 #[test]
+fn filters_that_may_test_payload_are_known() {
+    for (text, may) in [
+        ("", false),
+        ("tcp port 80 and host 10.0.0.1 and greater 100", false),
+        (
+            "tcp[tcpflags] & tcp-syn != 0 and tcp[13] != 2 and ip[16:4] = 1",
+            false,
+        ),
+        (
+            "icmp[icmptype] = 8 or ether[12:2] = 0x806 or udp[4:2] > len - 40",
+            false,
+        ),
+        ("tcp[19] = 0", false),
+        ("tcp[20] = 0", true),
+        ("tcp[18:4] = 0", true),
+        ("not (udp or (tcp and udp[8] > 7))", true),
+        ("tcp[((tcp[12] & 0xf0) >> 2)] = 0x47", true),
+        ("1 = ip[0xffffffff]", true),
+        ("ip[2+40] = 0", true),
+        ("ether[14] = 0", true),
+        ("len = udp[20]", true),
+    ] {
+        let filter = Filter::parse(text).expect(text);
+        assert_eq!(filter.may_test_payload(), may, "{text}");
+    }
+}
+
+#[test]
 fn a_load_beyond_the_packet_always_rejects_it() {
     let ip = [&[0; 12][..], &[8, 0, 0x45]].concat();
     let matches = |text: &str| {

@@ -7,11 +7,12 @@ use axum::Extension;
 use axum::Json;
 use axum::body::Body;
 use axum::extract::{Path, State};
-use axum::http::{Uri, header};
+use axum::http::{StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
 use strata_archive::ArchiveError;
 use strata_control::api::Connection;
+use strata_filter::Filter;
 use strata_query::{
     ByLink, ExportOptions, Exported, ExportedFlows, FileFormat, FlowOptions, RecordFormat,
     export as export_packets, export_flow_table, export_flows, export_packet_table,
@@ -22,6 +23,7 @@ use strata_wire::count_of;
 use utoipa::ToSchema;
 
 use super::{Answer, Shared, body, query};
+use crate::app::App;
 use crate::body::{Sink, body as streamed_body};
 use crate::filters::{Completions, FilterCheck};
 use crate::found::Totals;
@@ -83,7 +85,11 @@ pub(super) struct Matched {
     covered: Covered,
 }
 
-pub(super) async fn check_policy(State(app): Shared, given: Body) -> Answer<PolicyCheck> {
+pub(super) async fn check_policy(
+    State(app): Shared,
+    Extension(who): Extension<Who>,
+    given: Body,
+) -> Answer<PolicyCheck> {
     let asked: filters::PolicyAsked = body(given).await?;
     if let Some(error) = asked.error() {
         return Ok(Json(PolicyCheck {
@@ -99,6 +105,7 @@ pub(super) async fn check_policy(State(app): Shared, given: Body) -> Answer<Poli
         text: asked.matches,
         ..Sought::default()
     };
+    may_search(&app, &who, &log, &sought)?;
     let shared = Arc::clone(&app);
     let action = asked.action.parse::<Action>();
     let action = action.map_err(|error| Refused::invalid("action", error.to_string()))?;
@@ -151,13 +158,37 @@ pub(super) async fn models(
     Ok(Json(all.await?))
 }
 
+/// Refuses a filter that may test payload to those who may not see it: many of its kind would tell it byte by byte. Of
+/// others, such a search is an access to payload.
+fn may_search(app: &App, who: &Who, log: &str, sought: &Sought) -> Result<(), Refused> {
+    let filter = sought.filter.as_ref();
+    if !filter.is_some_and(Filter::may_test_payload) {
+        return Ok(());
+    }
+    who.may(Role::Payload, app.spec.read_only).map_err(|_| {
+        let error = format!(
+            "{} may {}, and this filter may test payload, which needs the role {}: test bytes at fixed places of \
+             headers only, as in tcp[13]",
+            who.name,
+            who.role.name(),
+            Role::Payload.name()
+        );
+        Refused::new(StatusCode::FORBIDDEN, "role", error)
+    })?;
+    let what = format!("searched payload: log {log}, filter '{}'", sought.text);
+    app.audit.note(&who.name, &what, "");
+    Ok(())
+}
+
 pub(super) async fn series(
     State(app): Shared,
+    Extension(who): Extension<Who>,
     Path(log): Path<String>,
     uri: Uri,
 ) -> Answer<Series> {
     let asked: Asked = query(&uri)?;
     let sought = asked.sought()?;
+    may_search(&app, &who, &log, &sought)?;
     let points = asked.points.unwrap_or(POINTS);
     let shared = Arc::clone(&app);
     let series = app
@@ -168,12 +199,14 @@ pub(super) async fn series(
 
 pub(super) async fn search(
     State(app): Shared,
+    Extension(who): Extension<Who>,
     Path(log): Path<String>,
     connection: Option<Extension<Connection>>,
     uri: Uri,
 ) -> Result<Response, Refused> {
     let asked: Asked = query(&uri)?;
     let sought = asked.sought()?;
+    may_search(&app, &who, &log, &sought)?;
     app.logs.dir(&log)?;
     let points = asked.points.unwrap_or(POINTS);
     let turn = app.work.turn().await?;
@@ -333,6 +366,7 @@ pub(super) async fn export(
 ) -> Result<Response, Refused> {
     let asked: Asked = query(&uri)?;
     let mut sought = asked.sought()?;
+    may_search(&app, &who, &log, &sought)?;
     let unknown = || {
         let names: Vec<&str> = FORMATS.iter().map(|of| of.asked).collect();
         let names = names.join(", ");
@@ -491,14 +525,17 @@ struct Limited {
 
 pub(super) async fn reasons(
     State(app): Shared,
+    Extension(who): Extension<Who>,
     Path(log): Path<String>,
     uri: Uri,
 ) -> Answer<Reasons> {
     let (asked, limited): (Asked, Limited) = (query(&uri)?, query(&uri)?);
+    let sought = asked.sought()?;
+    may_search(&app, &who, &log, &sought)?;
     let shared = Arc::clone(&app);
     let reasons = app
         .work
-        .long(move |stop| stored::reasons(&shared.logs, &log, &asked, limited.limit, stop));
+        .long(move |stop| stored::reasons(&shared.logs, &log, &sought, limited.limit, stop));
     Ok(Json(reasons.await?))
 }
 

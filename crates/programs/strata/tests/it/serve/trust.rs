@@ -11,7 +11,7 @@ use rustls::{ClientConnection, StreamOwned};
 use serde_json::{Value, json};
 use strata_testkit::Certificates;
 
-use super::http::Serving;
+use super::http::{Serving, quoted};
 use super::logs::capture;
 use crate::common::program::{ok, record, strata};
 
@@ -153,6 +153,43 @@ fn each_role_is_refused_what_it_may_not() {
         (answer.status, &answer.json()["code"]),
         (403, &json!("read_only"))
     );
+}
+
+/// Many filters that compare a byte of payload with a value would tell the byte.
+#[test]
+fn filters_of_payload_need_the_role_that_sees_it() {
+    let (_dir, log, more) = guarded();
+    let more: Vec<&str> = more.iter().map(String::as_str).collect();
+    let serving = Serving::start(&[&log], &more);
+    let of_payload = "tcp[((tcp[12] & 0xf0) >> 2)] > 71";
+    let check = json!({"match": of_payload, "action": "full", "log": "0"}).to_string();
+    for (token, may) in [(LOOK, false), (PAYLOAD, true)] {
+        let head = [&*bearer(token), "X-Strata: 1"];
+        for path in [
+            "search?",
+            "series?",
+            "reasons?",
+            "export?format=csv&",
+            "export?format=packets-parquet&",
+        ] {
+            let status = |filter: &str| {
+                let path = format!("/api/v1/logs/0/{path}filter={}", quoted(filter));
+                serving.send("GET", &path, &head, b"").status
+            };
+            assert_eq!(status("tcp[13] & 2 != 0"), 200, "{token} {path}");
+            assert_eq!(status(of_payload) == 200, may, "{token} {path}");
+        }
+        let answer = serving.send("POST", "/api/v1/policies/check", &head, check.as_bytes());
+        assert_eq!(answer.status == 200, may, "{token}: {}", answer.status);
+    }
+    let audit = serving
+        .send("GET", "/api/v1/audit", &[&bearer(CHANGE)], b"")
+        .json();
+    let searched = |entry: &&Value| {
+        let what = entry["what"].as_str().unwrap();
+        what.starts_with("searched payload") && what.contains(of_payload)
+    };
+    assert_eq!(audit.as_array().unwrap().iter().filter(searched).count(), 6);
 }
 
 #[test]
