@@ -81,7 +81,7 @@ pub trait AgentsService: Send + Sync + 'static {
         report: CollectorReport,
         from: &str,
     ) -> Result<(), AgentsRefused>;
-    /// The connection of a run of the agent with this certificate has ended.
+    /// The connection of a run of the agent, or collector, with this certificate has ended.
     fn left(&self, shown: &Fingerprint, run: u64);
     /// What the agent with this certificate is to do, without another report.
     ///

@@ -18,7 +18,7 @@ pub(crate) use hints::Candidate;
 
 /// Files of a directory.
 pub const FILES_MAX: usize = 4096;
-/// Policies of all files, and of an agent once those for single interfaces are written out.
+/// Policies of all files, and of an agent once those for individual interfaces are written out.
 pub const POLICIES_MAX: usize = 10_000;
 /// Patterns, labels, tenants and identities of all files.
 const OTHERS_MAX: usize = 100_000;
@@ -216,7 +216,7 @@ impl Documents {
         }
         let too_many = |what: &str, count: usize, most: usize| DocumentError {
             file: String::from("all files together"),
-            problem: format!("{count} {what} are too many: at most {most} are possible"),
+            problem: format!("{count} {what}; at most {most} are allowed"),
         };
         if self.policies.len() > POLICIES_MAX {
             return Err(too_many("policies", self.policies.len(), POLICIES_MAX));
@@ -287,7 +287,7 @@ impl Documents {
             }
             if policies.len() > POLICIES_MAX {
                 return Err(format!(
-                    "more than {POLICIES_MAX} policies, those for single interfaces written out"
+                    "more than {POLICIES_MAX} policies, those for individual interfaces written out"
                 ));
             }
         }

@@ -229,7 +229,7 @@ pub struct ReportError {
 
 fn text(what: &'static str, text: &str, most: usize) -> Result<(), ReportError> {
     let problem = match text.len() {
-        len if len > most => format!("{len} bytes are too many: at most {most} are possible"),
+        len if len > most => format!("{len} bytes; at most {most} are allowed"),
         _ if text.chars().any(char::is_control) => String::from("has a control character"),
         _ => return Ok(()),
     };
@@ -240,7 +240,7 @@ fn count(what: &'static str, count: usize, most: usize) -> Result<(), ReportErro
     match count > most {
         true => Err(ReportError {
             what,
-            problem: format!("{count} are too many: at most {most} are possible"),
+            problem: format!("{count}; at most {most} are allowed"),
         }),
         false => Ok(()),
     }
@@ -452,6 +452,9 @@ pub struct DestinationSum {
     pub without_numbers: u64,
     /// Agents that do not report: what they have exported since their last report is in no sum.
     pub silent: Vec<String>,
+    /// Agents in the sum that are revoked: what they have exported since then is known only as far as the collector
+    /// knows of it.
+    pub revoked: Vec<String>,
     /// Packets of sessions that only the collector has reported: of them, none can be missing.
     pub of_others: u64,
 }

@@ -290,7 +290,7 @@ impl Registry {
         Ok((assignment, changes))
     }
 
-    /// The connection of a run of an agent has ended: another run may take its place at once.
+    /// The connection of a run of an agent, or of a collector, has ended: another run may take its place at once.
     pub fn left(&mut self, certificate: &Fingerprint, run: u64) {
         let name = self.by_certificate.get(certificate);
         if let Some(agent) = name.and_then(|name| self.agents.get_mut(name)) {

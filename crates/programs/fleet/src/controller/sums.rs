@@ -61,6 +61,15 @@ fn trust(out: &mut impl Write, to: &DestinationSum) -> Result<()> {
             Printable(&silent)
         )?;
     }
+    if !to.revoked.is_empty() {
+        let revoked = to.revoked.join(", ");
+        writeln!(
+            out,
+            "{name}: these agents are revoked, but may still export; packets that they have exported since then, and \
+             that the collector does not know of, are in no sum: {}",
+            Printable(&revoked)
+        )?;
+    }
     if to.of_others > 0 {
         let packets = count_of(to.of_others, "packet");
         writeln!(
@@ -76,7 +85,7 @@ fn trust(out: &mut impl Write, to: &DestinationSum) -> Result<()> {
     let heard = to.collector.as_ref().and_then(|collector| collector.heard);
     match (state, heard) {
         _ if to.interfaces.is_empty() => {}
-        (Some("up"), _) if to.sum.missing == 0 && to.silent.is_empty() => {
+        (Some("up"), _) if to.sum.missing == 0 && to.silent.is_empty() && to.revoked.is_empty() => {
             let before = match to.sum.before {
                 0 => "",
                 _ => ", or is from before this run of the collector",

@@ -231,7 +231,7 @@ fn address(from: SocketAddr) -> String {
     from.ip().to_canonical().to_string()
 }
 
-/// Says that the connection of a run has ended, unless its request was answered.
+/// Says, when it is dropped, that the connection of a run has ended, unless its request was answered.
 struct Held {
     service: Arc<dyn AgentsService>,
     who: Fingerprint,
@@ -292,8 +292,18 @@ async fn collected(
     Extension(from): Extension<SocketAddr>,
     Json(report): Json<CollectorReport>,
 ) -> Answer<()> {
-    service.collected(&shown(who)?, report, &address(from))?;
+    let who = shown(who)?;
+    let run = report.run;
+    service.collected(&who, report, &address(from))?;
     connection.prove();
+    // A collector's report is answered at once, so between two of them only its connection shows whether this run is
+    // still there. Without this, one that starts again would be taken for a copy.
+    connection.keep(|| Held {
+        service,
+        who,
+        run,
+        is_answered: false,
+    });
     Ok(Json(()))
 }
 

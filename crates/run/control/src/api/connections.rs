@@ -1,10 +1,11 @@
 //! The connections to the API, a bounded number: when it is full, those that have not shown their
 //! authorization make way for new ones.
 
+use std::any::Any;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use rustix::process::{Resource, getrlimit};
 use tokio::sync::oneshot;
@@ -176,6 +177,7 @@ impl Connections {
             connections: self.clone(),
             number,
             lasts: AtomicBool::new(false),
+            kept: OnceLock::new(),
         }));
         Some((connection, gone))
     }
@@ -191,6 +193,8 @@ struct Place {
     number: u64,
     /// Whether its answer has no end.
     lasts: AtomicBool,
+    /// Dropped with the connection.
+    kept: OnceLock<Box<dyn Any + Send + Sync>>,
 }
 
 impl Connection {
@@ -204,6 +208,11 @@ impl Connection {
     /// Its answer goes on until the client has enough.
     pub fn lasts(&self) {
         self.0.lasts.store(true, Ordering::Relaxed);
+    }
+
+    /// Makes something that is dropped when the connection has ended; nothing, if it has one already.
+    pub(super) fn keep<T: Any + Send + Sync>(&self, make: impl FnOnce() -> T) {
+        self.0.kept.get_or_init(|| Box::new(make()));
     }
 
     /// Ends it at once, whatever is being sent.
@@ -269,6 +278,23 @@ mod tests {
             3,
             "no place is taken for ever"
         );
+    }
+
+    #[test]
+    fn what_a_connection_keeps_is_dropped_at_its_end() {
+        let connections = Connections::new(Limits {
+            all: 4,
+            per_source: 2,
+        });
+        let (connection, _gone) = connections.admit(from(1)).unwrap();
+        let first = Arc::new(());
+        connection.keep(|| Arc::clone(&first));
+        let of_request = connection.clone();
+        of_request.keep(|| -> () { panic!("it has one already") });
+        drop(of_request);
+        assert_eq!(Arc::strong_count(&first), 2);
+        drop(connection);
+        assert_eq!(Arc::strong_count(&first), 1);
     }
 
     #[test]

@@ -158,6 +158,7 @@ struct Summing {
     /// Sessions that an agent has reported.
     seen: BTreeSet<(u32, u32)>,
     silent: BTreeSet<String>,
+    revoked: BTreeSet<String>,
     without_numbers: u64,
 }
 
@@ -251,16 +252,19 @@ impl Registry {
         }
         for agent in agents {
             let state = agent.state(now_ns);
-            if ["silent", "never"].contains(&state) {
-                let of_it = |name: &&str| {
-                    let mut sent = agent.sent.0.keys();
-                    state == "never" || sent.any(|(to, _)| to == *name)
-                };
-                let names: Vec<&str> = all.keys().copied().filter(|name| of_it(name)).collect();
-                for name in names {
-                    let sum = all.entry(name).or_default();
-                    sum.silent.insert(agent.record.name.clone());
+            if state == "up" {
+                continue;
+            }
+            for (name, sum) in &mut all {
+                let mut sent = agent.sent.0.keys();
+                if state != "never" && !sent.any(|(to, _)| to == name) {
+                    continue;
                 }
+                let lacking = match state {
+                    "revoked" => &mut sum.revoked,
+                    _ => &mut sum.silent,
+                };
+                lacking.insert(agent.record.name.clone());
             }
         }
         let finish = |(name, sum)| self.finish(name, sum, collected(name), now_ns);
@@ -283,6 +287,15 @@ impl Registry {
                 interface.add(0, Some(session));
             }
         }
+        // A controller that has started again knows nothing of what they have sent, but the collector reports it.
+        let owners = of.interfaces.keys();
+        let owners = owners.filter_map(|identity| self.numbers.taken.get(identity));
+        for (owner, _) in owners {
+            let agent = self.agents.get(owner);
+            if agent.is_some_and(|agent| agent.record.revoked) {
+                of.revoked.insert(owner.clone());
+            }
+        }
         let mut sum = InterfaceSum::default();
         of.interfaces.values().for_each(|one| sum.add_sum(one));
         let collector = self.agents.get(name);
@@ -294,6 +307,7 @@ impl Registry {
             sum,
             without_numbers: of.without_numbers,
             silent: of.silent.into_iter().collect(),
+            revoked: of.revoked.into_iter().collect(),
             of_others,
         }
     }

@@ -1,8 +1,8 @@
 //! Sums of what was exported and received: they close, whatever others report.
 
 use strata_agent::{
-    CollectedSession, CollectorReport, DestinationSum, DocumentFile, ExportCount, Interface,
-    Registry, RegistryError, Report, SessionCount,
+    AgentRecord, CollectedSession, CollectorReport, DestinationSum, DocumentFile, ExportCount,
+    Interface, Registry, RegistryError, Report, SessionCount, Stored,
 };
 
 const SECOND: u64 = 1_000_000_000;
@@ -109,6 +109,72 @@ fn a_sum_closes_and_says_what_it_lacks() {
     let later = here(&registry, 40 * SECOND);
     assert_eq!(later.silent, ["a", "b"]);
     assert_eq!(later.collector.unwrap().state, "silent");
+}
+
+/// One that is revoked may still export, but its reports are refused: a sum with packets of it lacks others.
+#[test]
+fn a_sum_names_agents_that_are_revoked() {
+    let mut registry = registry();
+    sends(&mut registry, AGENT, &[(1, 70, 100)], 0);
+    collects(&mut registry, 1, &[[1, 70, 100, 0, 0]], 0).unwrap();
+    // It has exported nothing.
+    registry.revoke("b").unwrap();
+    let sum = here(&registry, 0);
+    assert_eq!((sum.revoked.len(), sum.silent.len()), (0, 0));
+    registry.revoke("a").unwrap();
+    collects(&mut registry, 1, &[[1, 70, 120, 0, 0]], SECOND).unwrap();
+    let sum = here(&registry, SECOND);
+    assert_eq!(counts(&sum), [120, 120, 0, 0, 0]);
+    assert_eq!((sum.revoked, sum.silent.len()), (vec!["a".into()], 0));
+    registry.forget("a").unwrap();
+    let sum = here(&registry, SECOND);
+    assert_eq!((sum.revoked.len(), sum.of_others), (0, 120));
+}
+
+/// A controller that has started again knows of what they export from the collector only.
+#[test]
+fn a_sum_names_revoked_agents_that_only_the_collector_reports() {
+    let record = |name: &str, certificate: [u8; 32], revoked: bool| AgentRecord {
+        name: name.into(),
+        certificates: vec![certificate],
+        until: u64::MAX,
+        revoked,
+        is_collector: name == "here",
+    };
+    let stored = Stored {
+        agents: vec![
+            record("a", AGENT, true),
+            record("b", OTHER, true),
+            record("here", COLLECTOR, false),
+        ],
+        identities: vec![
+            (1, "a".into(), "eth0".into()),
+            (2, "b".into(), "eth0".into()),
+        ],
+        ..Stored::default()
+    };
+    let mut registry = Registry::new(stored, 1);
+    collects(&mut registry, 1, &[[1, 70, 120, 0, 0]], 0).unwrap();
+    assert_eq!(here(&registry, 0).revoked, ["a"]);
+}
+
+/// The controller reports the end of a connection; without one, a second run at the same time is one of a copy.
+#[test]
+fn a_collector_that_starts_again_is_no_copy() {
+    let mut registry = registry();
+    collects(&mut registry, 1, &[], 0).unwrap();
+    registry.left(&COLLECTOR, 1);
+    collects(&mut registry, 2, &[], 1).unwrap();
+    for second in 0..3 {
+        let now_ns = second * 2 * SECOND + 2;
+        collects(&mut registry, 2, &[], now_ns).unwrap();
+        let copy = collects(&mut registry, 3, &[], now_ns);
+        assert!(matches!(copy, Err(RegistryError::Copy { .. })), "{copy:?}");
+        // Its connection has ended, too: it was refused.
+        registry.left(&COLLECTOR, 3);
+        let collector = here(&registry, now_ns).collector.unwrap();
+        assert_eq!(collector.copies, ["10.0.0.9", "10.0.0.9"]);
+    }
 }
 
 /// An agent can only report of its own interfaces.

@@ -120,7 +120,7 @@ fn a_controller_remembers_changes_and_who_made_them() {
     failed(&mut controller.command(&["revoke", "nothing"]));
     let long = "x".repeat(2000);
     let text = failed(&mut controller.command(&["rollout", "undo", "--why", &long]));
-    assert!(text.contains("2000 bytes are too many"), "{text}");
+    assert!(text.contains("2000 bytes; at most"), "{text}");
     // They are stored.
     controller.stop();
     controller.again(None);

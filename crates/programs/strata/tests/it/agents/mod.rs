@@ -3,6 +3,7 @@
 
 mod bridge;
 mod churn;
+mod collectors;
 mod copies;
 mod extcap;
 mod reach;
