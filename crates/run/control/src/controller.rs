@@ -8,6 +8,7 @@ mod observed;
 mod policies;
 mod settings;
 mod shown;
+mod timed;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -26,6 +27,7 @@ use inner::{Asked, Inner, Rate, Sampling, Ways};
 pub use observed::{DriftWindow, Fast, NetworkObserved, Observed};
 pub use policies::MATCH_BYTES_MAX;
 pub use settings::Settings;
+use timed::{TIMED_MAX, Timed};
 
 use crate::elastic::{Degradation, ElasticState, Resource, Sensed, Step, follow, plan};
 use crate::queries::{Queries, QueryRefused, QueryStatus};
@@ -67,7 +69,7 @@ pub enum ControlError {
     #[error("seconds must be above 0 and at most 31536000 (365 days), not {0}")]
     Period(f64),
     /// A text is too long.
-    #[error("{field}: {bytes} bytes are too many: at most {most} are possible")]
+    #[error("{field}: {bytes} bytes; at most {most} are allowed")]
     TooLong {
         /// The field of the request.
         field: &'static str,
@@ -77,8 +79,13 @@ pub enum ControlError {
         most: usize,
     },
     /// Too many modes are named.
-    #[error("mode: too many modes at once: {0}")]
+    #[error("mode: {0} modes at once; at most {MODES_MAX} are allowed")]
     TooManyModes(usize),
+    /// Too many modes for a limited time are within one another.
+    #[error(
+        "{TIMED_MAX} modes for a limited time are waiting to return, which is the maximum: set a mode without a time"
+    )]
+    TooManyTimed,
     /// No mode is named.
     #[error("no mode given")]
     NoMode,
@@ -353,7 +360,8 @@ impl Controller {
         }
     }
 
-    /// Switches to other modes; for a limited time if `period` is given, then back.
+    /// Switches to other modes; for a limited time if `period` is given, then back to those in force
+    /// now, for what is left of their own time. Without `period`, none return.
     ///
     /// # Errors
     ///
@@ -391,12 +399,10 @@ impl Controller {
         }
         let mut next = inner.asked.clone();
         let replaced = std::mem::replace(&mut next.modes, modes.to_vec());
-        // A timed mode that replaces a timed mode returns to what was before both.
-        let before = match next.timed.take() {
-            Some((_, before)) => before,
-            None => replaced,
-        };
-        next.timed = until.map(|until| (until, before));
+        match until {
+            Some(until) => next.timed.begin(modes, until, replaced)?,
+            None => next.timed = Timed::default(),
+        }
         let mut what = format!("mode {}", modes.join("+"));
         if let Some(period) = period {
             what += &format!(" for {} s", period.as_secs());
@@ -427,10 +433,12 @@ impl Controller {
         inner.observe(now, observed);
         inner.save_again(now);
         let (mut changed, mut requested) = (false, now);
-        let timed = &mut inner.asked.timed;
-        if let Some((_, before)) = timed.take_if(|(until, _)| now >= *until) {
-            let what = format!("mode {}", before.join("+"));
-            inner.asked.modes = before;
+        if let Some(returning) = inner.asked.timed.end(now) {
+            let mut what = format!("mode {}", returning.join("+"));
+            if let Some(until) = inner.asked.timed.until() {
+                what += &format!(" for {} s more", until.duration_since(now).as_secs());
+            }
+            inner.asked.modes = returning;
             inner
                 .events
                 .note("timer", what, "the time of the previous mode is over");

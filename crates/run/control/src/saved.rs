@@ -28,7 +28,7 @@ use crate::config::PolicyConfig;
 pub const FILE_NAME: &str = "policies.jsonl";
 /// A larger file was not written here.
 const FILE_BYTES_MAX: u64 = 256 << 20;
-/// How many problems with single lines are reported.
+/// How many problems with individual lines are reported.
 const PROBLEMS_MAX: usize = 10;
 /// Obsolete lines, beyond twice the policies, after which the file is replaced.
 const PAST_LINES_MAX: usize = 1000;

@@ -390,7 +390,7 @@ pub struct LostStatus {
     pub advice: String,
 }
 
-/// The tables in which workers count the packets of each flow, to classify by more than single
+/// The tables in which workers count the packets of each flow, to classify by more than individual
 /// packets. They grow when more than 1 % of the packets have no entry.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct FlowTableStatus {

@@ -17,11 +17,11 @@ pub struct ElasticConfig {
     pub blocks_percent: f64,
     /// Share of a ring's memory that waits for its worker, in percent, from which packets count as arriving too fast.
     pub ring_percent: f64,
-    /// Disk rate is short when the queue of blocks being written to the disk is full for this share
-    /// of the time, in percent.
+    /// The disk counts as too slow when the queue of blocks being written to it is full for this
+    /// share of the time, in percent.
     pub disk_rate_percent: f64,
-    /// The path to the relay is short when this share of the RDMA messages that are sent is lost, in percent:
-    /// sent again, skipped (--on-loss skip), or missing at a relay that does not acknowledge (--service uc).
+    /// The path to the relay counts as overloaded when this share of the RDMA messages sent is lost, in percent: sent
+    /// again, skipped (--on-loss skip), or missing at a relay that does not acknowledge (--service uc).
     pub rdma_again_percent: f64,
     /// Limit on kept data sent to the disk or the relay, in megabits per second; without it, no
     /// limit.

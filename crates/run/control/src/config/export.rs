@@ -30,12 +30,12 @@ pub struct ExportConfig {
     /// only, not headers; with `?cut` at its end, packets that are too long for the path are cut instead of sent in
     /// fragments). Neither is encrypted, but `key_file` encrypts the first.
     pub destinations: BTreeMap<String, String>,
-    /// Identity of the first captured interface, 1 to 16777215; the others have the numbers after it.
-    /// Give each host a range of its own. It is the network identifier in VXLAN.
+    /// Identity of the first captured interface, 1 to 16777215; the others have the numbers after
+    /// it. Give each host a range of its own. In VXLAN, it is the VNI.
     pub identity: Option<u32>,
-    /// Identities of single interfaces, by name, instead of the numbers from `identity`.
+    /// Identities of individual interfaces, by name, instead of the numbers from `identity`.
     pub identities: BTreeMap<String, u32>,
-    /// Description of the other end of single interfaces, by name, for collectors: a virtual
+    /// Description of the other end of individual interfaces, by name, for collectors: a virtual
     /// machine, a container.
     pub behind: BTreeMap<String, String>,
     /// Export only packets captured from this time on, ns since 1970: a recording that takes over
@@ -47,11 +47,11 @@ pub struct ExportConfig {
     /// datagrams to `udp://` destinations are encrypted and authenticated with it. Collectors have
     /// the same key (`strata collector --key-file`). Read again when the configuration is reloaded.
     pub key_file: Option<PathBuf>,
-    /// Addresses of destinations whose hosts are names, as in `analyser = "192.0.2.7:4740"`, if
-    /// another program looks them up: an agent does so for its recording. Read again when the
-    /// configuration is reloaded. If this is given, even empty, a destination that cannot be reached is not
-    /// an error: it is tried again every second, and datagrams that are not sent are counted. Not
-    /// with a log, because it would contain the packets sent to a new address.
+    /// Addresses of destinations whose hosts are names, as in `analyser = "192.0.2.7:4740"`, if another program looks
+    /// them up: an agent does so for its recording. Read again when the configuration is reloaded. If this is given,
+    /// even empty, a destination that cannot be reached is not an error: it is tried again every second, and datagrams
+    /// that are not sent are counted. Cannot be combined with a log (-o), which would contain the packets sent to a new
+    /// address.
     pub addresses: Option<BTreeMap<String, SocketAddr>>,
 }
 
@@ -76,9 +76,9 @@ pub struct ExportPlan {
     pub must_reach: bool,
     /// Of the first interface.
     pub identity: u32,
-    /// Of single interfaces.
+    /// Of individual interfaces.
     pub identities: BTreeMap<String, u32>,
-    /// What is at the other end of single interfaces.
+    /// What is at the other end of individual interfaces.
     pub behind: BTreeMap<String, String>,
     /// The host's name, if it is not to be its own.
     pub host: Option<String>,
@@ -139,7 +139,7 @@ impl ExportConfig {
         }
         if destinations.len() > DESTINATIONS_MAX {
             let problem = format!(
-                "{} are too many: at most {DESTINATIONS_MAX} are possible",
+                "{} destinations; at most {DESTINATIONS_MAX} are allowed",
                 destinations.len()
             );
             return Err(("destinations".into(), problem));

@@ -150,32 +150,28 @@ pub(super) fn kind<'a>(
     if target["additionalProperties"].is_object() {
         let item = resolve(root, &target["additionalProperties"]);
         if item["properties"].is_object() {
-            return ("tables by name".into(), Some((item, "`[KEY.NAME]`")));
+            return ("table of tables".into(), Some((item, "`[KEY.NAME]`")));
         }
-        return ("texts by name".into(), None);
+        let words = match item["type"].as_str() {
+            Some("integer") => "table of integers",
+            _ => "table of strings",
+        };
+        return (words.into(), None);
     }
     if types.contains(&"array") {
         let item = resolve(root, &target["items"]);
         if item["properties"].is_object() {
-            return ("list of tables".into(), Some((item, "`[[KEY]]`")));
+            return ("array of tables".into(), Some((item, "`[[KEY]]`")));
         }
         let words = match item["type"].as_str() {
-            Some("integer") => "list of whole numbers",
-            _ => "list of texts",
+            Some("integer") => "array of integers",
+            _ => "array of strings",
         };
         return (words.into(), None);
     }
     if target["oneOf"].is_array() || target["enum"].is_array() {
-        return ("text".into(), None);
+        return ("string".into(), None);
     }
-    let words = types
-        .iter()
-        .filter(|name| **name != "null")
-        .map(|name| match *name {
-            "string" => "text",
-            "boolean" => "true or false",
-            "integer" => "whole number",
-            other => other,
-        });
+    let words = types.iter().copied().filter(|name| *name != "null");
     (words.collect::<Vec<_>>().join(" or "), None)
 }

@@ -10,6 +10,7 @@ use strata_rules::{Action, Base, PolicySet};
 use strata_wire::{Counters, DropReason, Keep, Ledger, exact};
 
 use super::events::Events;
+use super::timed::Timed;
 use super::{ControlError, DriftWindow, Fast, Observed};
 use crate::config::{ExportPlan, OnDrift};
 use crate::elastic::{
@@ -36,8 +37,8 @@ pub(super) struct Asked {
     pub(super) own_modes: BTreeMap<String, ModeConfig>,
     /// The modes last requested.
     pub(super) modes: Vec<String>,
-    /// When the mode returns, and to what.
-    pub(super) timed: Option<(Instant, Vec<String>)>,
+    /// When they end, and what returns then.
+    pub(super) timed: Timed,
     /// The action for packets that no policy matches.
     pub(super) default: Action,
     /// How shortages are answered; `None` if not at all.
@@ -118,8 +119,7 @@ impl Asked {
         for name in self.own_modes.keys() {
             Mode::by_name(name, &self.own_modes)?;
         }
-        let later = self.timed.iter().flat_map(|(_, before)| before);
-        for name in self.modes.iter().chain(later) {
+        for name in self.modes.iter().chain(self.timed.names()) {
             Mode::by_name(name, &self.own_modes)?.granularities(model)?;
         }
         Ok(())

@@ -296,10 +296,10 @@ impl Controller {
         let times = settings.export_times();
         let (mut next, configured) = settings.into_asked();
         let mut inner = self.lock();
-        // A timed mode requested by a user continues, then gives way to the configured one.
-        if let Some((until, _)) = inner.asked.timed {
-            let before = std::mem::replace(&mut next.modes, inner.asked.modes.clone());
-            next.timed = Some((until, before));
+        // Timed modes requested by a user continue, then give way to the configured ones.
+        if inner.asked.timed.until().is_some() {
+            let configured = std::mem::replace(&mut next.modes, inner.asked.modes.clone());
+            next.timed = inner.asked.timed.clone().then(configured);
         }
         next.is_drifted = inner.asked.is_drifted;
         next.promoted.clone_from(&inner.asked.promoted);

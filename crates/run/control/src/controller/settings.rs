@@ -7,6 +7,7 @@ use strata_policy::{DetailBudget, ModeConfig};
 use strata_rules::{Action, Policy};
 
 use super::inner::Asked;
+use super::timed::Timed;
 use crate::config::{ALWAYS, ExportPlan, OnDrift};
 use crate::elastic::ElasticOptions;
 
@@ -55,7 +56,7 @@ impl Settings {
         let asked = Asked {
             own_modes: self.own_modes,
             modes: self.modes,
-            timed: None,
+            timed: Timed::default(),
             default: self.default.unwrap_or(Action::CLASSIFY),
             elastic: self.elastic,
             cpu_budget: self.cpu_budget,

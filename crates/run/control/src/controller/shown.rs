@@ -57,8 +57,8 @@ impl Controller {
             mode_seconds_left: inner
                 .asked
                 .timed
-                .as_ref()
-                .map(|(until, _)| until.saturating_duration_since(now).as_secs_f64()),
+                .until()
+                .map(|until| until.saturating_duration_since(now).as_secs_f64()),
             default: inner.asked.default.to_string(),
             policies: inner.policies.set.len(),
             packets_per_second: inner.rate.packets_per_second,

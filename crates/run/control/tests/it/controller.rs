@@ -342,20 +342,97 @@ fn a_mode_that_does_not_exist_is_refused_while_something_is_short() {
     assert_eq!(controller.status().asked_mode, "default");
 }
 
+/// What is in force, and how long, this many seconds after the beginning.
+fn mode_after(controller: &Controller, start: Instant, seconds: u64) -> (String, bool) {
+    controller.tick(start + Duration::from_secs(seconds), blocks(0));
+    let status = controller.status();
+    (status.mode, status.mode_seconds_left.is_some())
+}
+
 #[test]
-fn timed_modes_fall_back_to_what_was_before_all_of_them() {
+fn a_timed_mode_returns_to_the_one_before_it_with_what_is_left_of_its_time() {
+    let start = Instant::now();
+    let set = |controller: &Controller, mode: &str, seconds: Option<u64>| {
+        let period = seconds.map(Duration::from_secs);
+        controller.set_modes(&[mode.into()], period, "test", "")
+    };
+    let is = |mode: &str, is_timed| (mode.to_owned(), is_timed);
+
+    // The shorter one is over first.
+    let nested = controller(false);
+    set(&nested, "log-all", Some(600)).unwrap();
+    set(&nested, "log-minimum", Some(100)).unwrap();
+    assert_eq!(nested.status().mode, "log-minimum");
+    assert!(nested.status().mode_seconds_left.unwrap() <= 100.0);
+    assert_eq!(mode_after(&nested, start, 300), is("log-all", true));
+    let left = nested.status().mode_seconds_left.unwrap();
+    assert!((500.0..=600.0).contains(&left), "{left}");
+    let event = nested.events().pop().unwrap();
+    assert_eq!(event.who, "timer");
+    assert!(
+        event.what.starts_with("mode log-all for "),
+        "{}",
+        event.what
+    );
+    assert_eq!(mode_after(&nested, start, 900), is("default", false));
+
+    // The one before is over first, or at the same tick: it does not return.
+    for (seconds, tick) in [(900, 1000), (100, 1000)] {
+        let passed = controller(false);
+        set(&passed, "log-all", Some(600)).unwrap();
+        set(&passed, "log-minimum", Some(seconds)).unwrap();
+        assert_eq!(mode_after(&passed, start, tick), is("default", false));
+    }
+
+    // The same mode again only gets another time.
+    let shortened = controller(false);
+    set(&shortened, "log-all", Some(600)).unwrap();
+    set(&shortened, "log-all", Some(100)).unwrap();
+    assert_eq!(mode_after(&shortened, start, 300), is("default", false));
+
+    // Without a time, nothing returns.
+    let forgotten = controller(false);
+    set(&forgotten, "log-all", Some(600)).unwrap();
+    set(&forgotten, "log-minimum", Some(100)).unwrap();
+    set(&forgotten, "log-partial", None).unwrap();
+    assert_eq!(
+        mode_after(&forgotten, start, 1000),
+        is("log-partial", false)
+    );
+
+    // A reload changes what returns after all of them.
+    let reloaded = controller(false);
+    set(&reloaded, "log-all", Some(600)).unwrap();
+    set(&reloaded, "log-minimum", Some(100)).unwrap();
+    reloaded
+        .reload(configured("log-partial", &[]), "configuration")
+        .unwrap();
+    assert_eq!(reloaded.status().mode, "log-minimum");
+    assert_eq!(mode_after(&reloaded, start, 300), is("log-all", true));
+    assert_eq!(mode_after(&reloaded, start, 900), is("log-partial", false));
+}
+
+#[test]
+fn timed_modes_within_one_another_have_a_limit() {
     let controller = controller(false);
-    let minute = Some(Duration::from_secs(60));
-    controller
-        .set_modes(&["log-all".into()], minute, "test", "first")
-        .unwrap();
-    controller
-        .set_modes(&["log-minimum".into()], minute, "test", "second")
-        .unwrap();
+    let set = |number: u32, seconds: u64| {
+        let mode = if number.is_multiple_of(2) {
+            "log-all"
+        } else {
+            "log-minimum"
+        };
+        let period = Some(Duration::from_secs(seconds));
+        controller.set_modes(&[mode.into()], period, "test", "")
+    };
+    for number in 0..16 {
+        set(number, 10_000 - u64::from(number) * 100).unwrap();
+    }
+    let error = set(16, 60).unwrap_err().to_string();
+    assert!(error.contains("16 modes"), "{error}");
     assert_eq!(controller.status().mode, "log-minimum");
-    controller.tick(Instant::now() + Duration::from_secs(61), blocks(0));
-    assert_eq!(controller.status().mode, "default");
-    assert_eq!(controller.events().last().unwrap().who, "timer");
+    // One that outlasts the others needs no room.
+    set(16, 20_000).unwrap();
+    set(17, 60).unwrap();
 }
 
 #[test]
@@ -622,14 +699,8 @@ fn texts_of_requests_are_bounded() {
             .unwrap_err(),
     ];
     let said = refused.map(|error| error.to_string());
-    assert_eq!(
-        said[0],
-        "why: 1025 bytes are too many: at most 1024 are possible"
-    );
-    assert_eq!(
-        said[2],
-        "match: 4099 bytes are too many: at most 4096 are possible"
-    );
+    assert_eq!(said[0], "why: 1025 bytes; at most 1024 are allowed");
+    assert_eq!(said[2], "match: 4099 bytes; at most 4096 are allowed");
     assert!(controller.events().is_empty());
     assert!(
         controller
