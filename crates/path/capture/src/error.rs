@@ -193,6 +193,10 @@ impl fmt::Display for Warning {
     }
 }
 
+/// What warnings say of packets whose times in the log are not those of their file. Logs contain it: that is
+/// how commands that read them recognise these warnings.
+pub const TIME_OUT_OF_RANGE: &str = "before 1970 or after the year 2554";
+
 /// The kinds of [`Warning`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -208,13 +212,11 @@ pub enum WarningKind {
     /// A timestamp does not fit 64 bits of nanoseconds since 1970: it was shifted, and the file's is
     /// known from the packet's interface (`if_tsoffset`).
     #[error(
-        "the time of a packet is before 1970 or after the year 2554; it was shifted into that range, and an export as pcapng restores it (by if_tsoffset, on a separate interface)"
+        "the time of a packet is {TIME_OUT_OF_RANGE}; it was shifted into that range, and an export as pcapng restores it, by if_tsoffset on a separate interface"
     )]
     TimeShifted,
     /// A timestamp does not fit 64 bits of nanoseconds since 1970, and could not be shifted.
-    #[error(
-        "a timestamp is before 1970 or after the year 2554; it was set to the nearest time in between"
-    )]
+    #[error("a timestamp is {TIME_OUT_OF_RANGE}; it was set to the nearest time in between")]
     TimeOutOfRange,
     /// An option list is broken; the options before the break were kept.
     #[error("an option list is malformed; its options up to the fault were kept, the rest ignored")]

@@ -59,9 +59,10 @@ pub(crate) struct NamesArgs {
     #[arg(long, value_name = "FILE")]
     mmdb: Vec<PathBuf>,
 
-    /// Take names of hosts from the DNS answers in these logs, from their beginning on, as far as
-    /// the payload was kept: the name that was asked for last, and the number of others. A
-    /// name in --names comes first. The logs are read twice, the first time without the filter.
+    /// Take names of hosts from the DNS answers in these logs, from the start of the logs, whatever
+    /// --from says, as far as their payload was kept: the name asked for last, and the number of
+    /// others. An address's own name in --names takes precedence. The logs are read twice, the
+    /// first time without the filter.
     #[arg(long)]
     dns_names: bool,
 }

@@ -39,7 +39,7 @@ other protocols without ports: of the whole message), even if only a part was ke
 Exit status: 0 if everything selected is printed; 1 if not: an invalid filter or time, no log,
 damaged packets, packets whose interface or classification record is missing from the log, or a
 filter that applies to no interface of the log (standard error says which); 2 if the command
-line is refused.")]
+line is invalid.")]
 pub struct Args {
     /// Read the log in this directory. Further logs may follow, up to 64 in all.
     #[arg(value_name = "LOG")]
@@ -186,6 +186,7 @@ pub fn run(args: &Args) -> Result<()> {
         logs.say_nothing_found(&find, Some(&args.print.kept));
     }
     say_untested(exported.untested);
+    logs.say_other_times();
     logs.say_lost()?;
     report(&exported.damage, exported.left_out)
 }

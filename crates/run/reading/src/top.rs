@@ -38,7 +38,7 @@ Examples:
   strata top log/ --by pair --graph | dot -Tsvg > hosts.svg
   strata top tap1/ tap2/ --by port 'udp'
 
-A packet in a tunnel counts for the innermost flow. By host, port, network, country and as, a
+A packet in a tunnel counts for the innermost flow. With --by host, port, network, country or as, a
 packet counts for both of its ends, so that shares may add up to 200 %; the line 'counted twice'
 subtracts the second count. At most 1,000,000 distinct keys (flows, hosts and so on) are counted
 separately; packets of further keys are counted together. A log can be counted while it is being
@@ -48,7 +48,7 @@ once for each.
 Exit status: 0 if all selected packets are counted; 1 if not: an invalid filter or time, no log,
 damaged packets, packets whose interface or classification record is missing from the log, or a
 filter that applies to no interface of the log (standard error says which); 2 if the command
-line is refused.")]
+line is invalid.")]
 pub struct Args {
     /// Read the log in this directory. Further logs may follow, up to 64 in all.
     #[arg(value_name = "LOG")]
@@ -428,6 +428,7 @@ pub fn run(args: &Args) -> Result<()> {
         logs.say_nothing_found(&find, None);
     }
     say_untested(exported.untested);
+    logs.say_other_times();
     let lost_packets = logs.say_lost()?;
     let ended = report(&exported.damage, exported.left_out);
     if args.json {

@@ -182,7 +182,8 @@ pub fn at_least_1<N: FromStr>(text: &str) -> Result<N, String> {
 /// or HH:MM or HH:MM:SS on the day of `reference_ns`.
 pub fn parse_time(text: &str, reference_ns: u64) -> Result<u64> {
     let to_ns = |time: Timestamp| {
-        u64::try_from(time.as_nanosecond()).context("times before 1970 are not in any log")
+        let ns = u64::try_from(time.as_nanosecond()).ok();
+        ns.with_context(|| format!("'{text}' is before 1970: a log has no such times"))
     };
     if let Ok(time) = text.parse::<Timestamp>() {
         return to_ns(time);
@@ -207,7 +208,7 @@ pub fn parse_time(text: &str, reference_ns: u64) -> Result<u64> {
     let digits = text.trim_start_matches(|c: char| c.is_ascii_digit());
     if !text.is_empty() && digits.is_empty() {
         bail!(
-            "'{text}' is too late a time: seconds since 1970 go up to {}, in the year 2554; is it in \
+            "'{text}' is too large for seconds since 1970 (the largest is {}, in the year 2554); is it in \
              milliseconds?",
             u64::MAX / 1_000_000_000
         );

@@ -16,6 +16,7 @@ mod pcapng;
 mod shift;
 mod time;
 mod window;
+mod xz;
 
 use std::io;
 use std::panic::{self, AssertUnwindSafe};

@@ -10,7 +10,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use bzip2::bufread::MultiBzDecoder;
 use flate2::bufread::MultiGzDecoder;
-use lzma_rust2::XzReader;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
@@ -21,6 +20,7 @@ use super::Notes;
 use super::pcap::Pcap;
 use super::pcapng::Section;
 use super::window::{Fetched, Window};
+use super::xz::Xz;
 use crate::error::CaptureError;
 
 /// What a source reads.
@@ -31,8 +31,6 @@ pub(super) enum Format {
 
 /// Bytes read from a compressed file at a time.
 const COMPRESSED_BYTES: usize = 128 << 10;
-/// Memory of an xz decompressor: `xz -9` needs 64 MiB, and a file could ask for 4 GiB.
-const XZ_MEMORY_KIB: u32 = 256 << 10;
 
 /// An opened input, from its first byte on.
 pub(super) enum Opened {
@@ -74,8 +72,8 @@ pub(super) fn open(path: &Path, stop: Option<&Arc<AtomicBool>>) -> Result<Opened
             Box::new(Careful::new(decoder))
         }
         Some(Compression::Xz) => {
-            let decoder = XzReader::new_mem_limit(Buffered::new(whole), true, XZ_MEMORY_KIB);
-            Box::new(Careful::new(Bounded(decoder)))
+            let decoder = Xz::new(Buffered::new(whole));
+            Box::new(Careful::new(decoder))
         }
         Some(Compression::Bzip2) => {
             let decoder = MultiBzDecoder::new(Buffered::new(whole));
@@ -260,20 +258,6 @@ impl<R: Read> Read for Careful<R> {
             done = done.wrapping_add(len);
         }
         Ok(done)
-    }
-}
-
-/// An xz decompressor that says what to do if it would need too much memory.
-struct Bounded<R>(R);
-
-impl<R: Read> Read for Bounded<R> {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        self.0.read(buffer).map_err(|error| match error.kind() {
-            ErrorKind::OutOfMemory => io::Error::other(
-                "its xz stream needs more than 256 MiB of memory: decompress it with `xz -d`",
-            ),
-            _ => error,
-        })
     }
 }
 

@@ -284,7 +284,7 @@ impl Section {
         let total = self.order.u32(rest, 4);
         let Some(len) = self.whole(total) else {
             let what = format!(
-                "a block of type {kind:#x} claims a length of {total} bytes; {BLOCK_BYTES_MIN} to {} are possible",
+                "a block of type {kind:#x} claims a length of {total} bytes; {BLOCK_BYTES_MIN} to {} are allowed",
                 self.block_bytes_max
             );
             return Err(notes.damaged(at, what));
@@ -506,7 +506,7 @@ fn section_len(bytes: &[u8]) -> Result<(Order, usize), String> {
     let len = total as usize;
     if len < SECTION_BYTES_MIN || total > BLOCK_BYTES_MAX {
         return Err(format!(
-            "a section header claims a length of {total} bytes; {SECTION_BYTES_MIN} to {BLOCK_BYTES_MAX} are possible"
+            "a section header claims a length of {total} bytes; {SECTION_BYTES_MIN} to {BLOCK_BYTES_MAX} are allowed"
         ));
     }
     Ok((order, len.next_multiple_of(4)))

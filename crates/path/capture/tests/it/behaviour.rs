@@ -162,6 +162,36 @@ fn a_compressed_file_that_ends_early() {
     }
 }
 
+/// Of an xz file that ends early, as many packets are read as `xz` itself can decompress, but for the one
+/// that the last few bytes may end: a decoder looks some bytes ahead.
+#[test]
+fn an_xz_file_that_ends_early_gives_what_xz_gives() {
+    let folder = tempfile::tempdir().unwrap();
+    let packets: Vec<_> = (0..3000_u64)
+        .map(|index| {
+            // It compresses, but not well: uncompressed chunks have no state to wait for.
+            let numbers = (0..20).map(|number| index * 20 + number);
+            let noise =
+                numbers.flat_map(|one| one.wrapping_mul(0x9E37_79B9_7F4A_7C15).to_le_bytes());
+            let noise: Vec<u8> = noise.map(|byte| byte & 0x0f).collect();
+            packet(index, 0, &noise)
+        })
+        .collect();
+    let whole = packed_by("xz", &pcap_of(&packets));
+    for part in [whole.len() / 4, whole.len() / 2, whole.len() - 100] {
+        let path = file(&folder, "cut.xz", &whole[..part]);
+        let unpacked = Command::new("xz").arg("-dc").arg(&path).output().unwrap();
+        let most = read(&file(&folder, "unpacked", &unpacked.stdout));
+        let cut = read(&path);
+        assert!(cut.error.is_none(), "{:?}", cut.error);
+        let kinds: Vec<_> = cut.warnings.iter().map(|one| one.kind).collect();
+        assert_eq!(kinds, [WarningKind::CompressionTruncated]);
+        let (count, most) = (cut.packets().count(), most.packets().count());
+        assert!(most > 500 && count + 1 >= most, "{part}: {count} of {most}");
+        assert!(cut.packets().eq(&packets[..count]));
+    }
+}
+
 /// A header of a block of xz that asks for a dictionary of 4 GiB is refused before it is allocated.
 #[test]
 fn an_xz_stream_that_needs_too_much_memory_is_refused() {

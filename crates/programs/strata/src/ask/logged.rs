@@ -6,6 +6,7 @@ use std::path::Path;
 use std::sync::atomic::Ordering;
 
 use anyhow::{Context, Result, bail};
+use strata_capture::TIME_OUT_OF_RANGE;
 use strata_filter::Filter;
 use strata_gpv::Column;
 use strata_query::LoggedPacket;
@@ -71,9 +72,11 @@ pub(super) fn ask(
         Ok(ControlFlow::Continue(()))
     })?;
     asking.remarks.extend(missing(&log, least_share)?);
-    let damage = read.context("the answer covers the packets read before")?;
+    let recordings = log.recordings().iter();
+    asking.remarks.extend(recordings.filter_map(other_times));
+    let damage = read.context("the answer covers only the packets read before this error")?;
     if let Some(places) = damaged(&damage) {
-        bail!("{places}: the answer covers the rest");
+        bail!("{places}: the answer leaves out the packets there");
     }
     if interrupted {
         bail!("interrupted: the answer covers the packets read so far");
@@ -127,6 +130,18 @@ fn missing(log: &Log, least_share: f64) -> Result<Vec<String>> {
         );
     }
     Ok(remarks)
+}
+
+/// What to say of times that no log can hold.
+fn other_times(recording: &Recording) -> Option<String> {
+    let mut warnings = recording.warnings.iter();
+    let has_some = warnings.any(|warning| warning.contains(TIME_OUT_OF_RANGE));
+    has_some.then(|| {
+        format!(
+            "recording {} has packets from {TIME_OUT_OF_RANGE}: the answer uses other times for them (see `strata info`)",
+            recording.id
+        )
+    })
 }
 
 fn of_recording(recording: &Recording) -> Option<String> {

@@ -12,6 +12,7 @@ use std::thread::{self, Scope, ScopedJoinHandle};
 use std::vec;
 
 use anyhow::{Result, bail};
+use strata_capture::TIME_OUT_OF_RANGE;
 use strata_filter::Filter;
 use strata_query::{Exported, Find, Kept, LoggedPacket, MEMORY_BYTES, PacketCopy};
 use strata_store::{Log, StoreError};
@@ -164,6 +165,24 @@ impl Logs {
             lost = lost.saturating_add(packets);
         }
         Ok(lost)
+    }
+
+    /// Warns of recordings with times that are not those of their files, because no log can hold them: all that is
+    /// shown has these times.
+    pub fn say_other_times(&self) {
+        for named in &self.logs {
+            for recording in named.log.recordings() {
+                let mut warnings = recording.warnings.iter();
+                if warnings.any(|warning| warning.contains(TIME_OUT_OF_RANGE)) {
+                    warn!(
+                        "{}: recording {} has packets from {TIME_OUT_OF_RANGE}: they are selected and shown with other \
+                         times (see `strata info`)",
+                        Printable(&named.name),
+                        recording.id
+                    );
+                }
+            }
+        }
     }
 
     /// Says why nothing was found, as far as that is known: no log has this class, or the packets arrived at other times.

@@ -690,6 +690,20 @@ fn times_after_the_year_2554_come_out_as_they_went_in() {
             "{compacted}"
         );
         ok(strata().arg("verify").arg(at("log")));
+        // The times of the log are others: all that shows them says so.
+        let read = run(strata().arg("read").arg(at("log")));
+        let said = String::from_utf8(read.stderr).unwrap();
+        assert!(
+            said.contains("after the year 2554: they are selected"),
+            "{said}"
+        );
+        let info = run(strata().arg("info").arg(at("log")));
+        let info = String::from_utf8(info.stdout).unwrap();
+        let mut lines = info.lines();
+        assert!(
+            lines.any(|line| line.starts_with("warning: ") && line.contains("after the year 2554")),
+            "{info}"
+        );
     }
     let told = fails(
         strata()
@@ -699,6 +713,16 @@ fn times_after_the_year_2554_come_out_as_they_went_in() {
             .arg(at("out.pcap")),
     );
     assert!(told.contains("write pcapng"), "{told}");
+    let told = fails(
+        strata()
+            .arg("read")
+            .arg(at("log"))
+            .args(["--from", "1938-01-01 00:00"]),
+    );
+    assert!(
+        told.contains("'1938-01-01 00:00' is before 1970") && !told.contains("integral"),
+        "{told}"
+    );
 }
 
 /// The packets of the others, and of the damaged ones up to their damage, are recorded, and all that is
