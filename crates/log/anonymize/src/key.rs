@@ -29,8 +29,8 @@ pub enum KeyError {
     Half,
     /// As long as 64 digits, but not all are digits.
     #[error(
-        "has something other than a hexadecimal digit at byte {at}: a Crypto-PAn key is 32 bytes or 64 hexadecimal \
-         digits, and `openssl rand -hex 32 > anon.key` makes one"
+        "is not hexadecimal at byte {at}: a Crypto-PAn key is 32 bytes or 64 hexadecimal digits, and \
+         `openssl rand -hex 32 > anon.key` makes one"
     )]
     Digit {
         /// Counted from 1.

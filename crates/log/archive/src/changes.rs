@@ -4,13 +4,56 @@
 //! it, [`clean_up`] undoes or finishes.
 
 use std::collections::HashSet;
+use std::fmt;
 
 use strata_store::{
-    ARCHIVE_NAME, Archive, Disk, Gone, Part, STAGING, index_name, is_remote, read_archive,
+    ARCHIVE_NAME, Archive, Disk, Gone, Part, STAGING, index_name, is_remote, read_archive, tier_of,
 };
+use strata_wire::count_of;
 
 use crate::error::ArchiveError;
 use crate::part::staging_name;
+
+/// A tier that does not respond, or whose disk is not mounted: files that are no longer part of the log are still
+/// there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Away {
+    /// Its URL.
+    pub tier: String,
+    /// How many such files are listed.
+    pub files: u64,
+    /// What is wrong.
+    pub problem: String,
+}
+
+impl fmt::Display for Away {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            tier,
+            files,
+            problem,
+        } = self;
+        let files = count_of(*files, "file");
+        write!(
+            f,
+            "{tier}: {files} no longer in the log could not be deleted: {problem}"
+        )
+    }
+}
+
+/// Files that are no longer part of the log, and still there until the next change.
+#[derive(Debug, Default)]
+pub(crate) struct Left {
+    /// Whether somebody reads the log.
+    is_read: bool,
+    pub(crate) away: Vec<Away>,
+}
+
+impl Left {
+    pub(crate) fn is_none(&self) -> bool {
+        !self.is_read && self.away.is_empty()
+    }
+}
 
 /// Keeps a second compaction away.
 pub(crate) fn lock(disk: &dyn Disk) -> Result<Box<dyn std::any::Any + Send>, ArchiveError> {
@@ -20,13 +63,13 @@ pub(crate) fn lock(disk: &dyn Disk) -> Result<Box<dyn std::any::Any + Send>, Arc
     lock.ok_or(ArchiveError::Busy { dir })
 }
 
-/// Finishes or undoes an interrupted compaction.
-pub(crate) fn clean_up(disk: &dyn Disk) -> Result<Archive, ArchiveError> {
+/// Finishes or undoes an interrupted compaction. Also returns what it could not delete.
+pub(crate) fn clean_up(disk: &dyn Disk) -> Result<(Archive, Left), ArchiveError> {
     let mut archive = read_archive(disk)?;
     name_files(disk, &archive.parts)?;
     remove_staged(disk, &archive)?;
-    delete_gone(disk, &mut archive)?;
-    Ok(archive)
+    let left = delete_gone(disk, &mut archive)?;
+    Ok((archive, left))
 }
 
 /// Moves listed files that are still in `staging/` to their final names.
@@ -73,9 +116,9 @@ pub(crate) fn remove_staged(disk: &dyn Disk, archive: &Archive) -> Result<(), Ar
     Ok(())
 }
 
-/// Deletes files that are no longer part of the log; false if some are left because somebody reads
-/// the log or a store does not answer: the next compaction then deletes them.
-pub(crate) fn delete_gone(disk: &dyn Disk, archive: &mut Archive) -> Result<bool, ArchiveError> {
+/// Deletes files that are no longer part of the log; returns what is left because somebody reads the log or a tier
+/// is away: the next change then deletes it.
+pub(crate) fn delete_gone(disk: &dyn Disk, archive: &mut Archive) -> Result<Left, ArchiveError> {
     let names = disk.list("blocks");
     let names = names.map_err(ArchiveError::io(disk.display("blocks"), "list"))?;
     let gone: HashSet<&str> = archive.gone.iter().map(|gone| gone.name.as_str()).collect();
@@ -86,24 +129,39 @@ pub(crate) fn delete_gone(disk: &dyn Disk, archive: &mut Archive) -> Result<bool
         .filter(|name| gone.contains(name.as_str()) || indexes.contains(name))
         .collect();
     if blocks.is_empty() && archive.deleted.is_empty() {
-        return Ok(true);
+        return Ok(Left::default());
     }
     let lock = disk.lock_for_deleting();
     let lock = lock.map_err(ArchiveError::io(disk.display(""), "lock"))?;
     if lock.is_none() {
-        return Ok(false);
+        return Ok(Left {
+            is_read: true,
+            away: Vec::new(),
+        });
     }
     let mut left = Vec::new();
+    let mut away: Vec<Away> = Vec::new();
     let mut elsewhere = false;
     for name in blocks.iter().chain(&archive.deleted) {
         if !is_remote(name) {
             let removed = disk.remove(name);
             removed.map_err(ArchiveError::io(disk.display(name), "delete"))?;
-        } else if left.is_empty() && disk.remove(name).is_ok() {
-            elsewhere = true;
-        } else {
-            // A store that does not answer is not asked again for each file.
+            continue;
+        }
+        let tier = tier_of(name).unwrap_or(name);
+        // A store that does not answer is not asked again for each file.
+        if let Some(known) = away.iter_mut().find(|away| away.tier == tier) {
+            known.files += 1;
             left.push(name.clone());
+        } else if let Err(error) = disk.remove(name) {
+            away.push(Away {
+                tier: tier.to_owned(),
+                files: 1,
+                problem: error.to_string(),
+            });
+            left.push(name.clone());
+        } else {
+            elsewhere = true;
         }
     }
     // Stay listed until the next change: deleting a missing file does nothing, but asks a store.
@@ -111,7 +169,10 @@ pub(crate) fn delete_gone(disk: &dyn Disk, archive: &mut Archive) -> Result<bool
     if elsewhere {
         replace(disk, archive)?;
     }
-    Ok(archive.deleted.is_empty())
+    Ok(Left {
+        is_read: false,
+        away,
+    })
 }
 
 /// Replaces the archive's manifest.

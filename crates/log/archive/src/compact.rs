@@ -73,7 +73,7 @@ pub fn compact_until(
     mut progress: impl FnMut(&Compacted),
 ) -> Result<Compacted, ArchiveError> {
     let _lock = lock(disk.as_ref())?;
-    let mut archive = clean_up(disk.as_ref())?;
+    let (mut archive, _) = clean_up(disk.as_ref())?;
     let log = Log::on(Arc::clone(disk))?;
     let to = recipients(disk.as_ref(), &archive)?;
     let mut done = Compacted::default();

@@ -17,7 +17,7 @@ use crate::keys::{Identities, Recipients};
 /// If another process compacts or prunes this log, or its manifest cannot be changed.
 pub fn encrypt_to(disk: &Arc<dyn Disk>, recipients: &Recipients) -> Result<(), ArchiveError> {
     let _lock = lock(disk.as_ref())?;
-    let mut archive = clean_up(disk.as_ref())?;
+    let (mut archive, _) = clean_up(disk.as_ref())?;
     if archive.encrypt_to != recipients.texts() {
         archive.encrypt_to = recipients.texts();
         replace(disk.as_ref(), &mut archive)?;
@@ -47,7 +47,7 @@ pub fn rotate(
     recipients: &Recipients,
 ) -> Result<u64, ArchiveError> {
     let _lock = lock(disk.as_ref())?;
-    let mut archive = clean_up(disk.as_ref())?;
+    let (mut archive, _) = clean_up(disk.as_ref())?;
     let mut rotated = 0;
     for part in &mut archive.parts {
         let Some(wrapped) = &part.key else {

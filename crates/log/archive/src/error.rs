@@ -110,6 +110,14 @@ impl ArchiveError {
         matches!(self, Self::Io { source, .. } if source.kind() == io::ErrorKind::NotFound)
     }
 
+    /// Whether a file is encrypted and the key for it is not given, or another one is.
+    #[must_use]
+    pub fn lacks_key(&self) -> bool {
+        // The system's own denial has its number.
+        matches!(self, Self::Io { source, .. }
+            if source.kind() == io::ErrorKind::PermissionDenied && source.raw_os_error().is_none())
+    }
+
     /// Where the bytes that are not those that were written begin; the start of the file if no
     /// checksum of a piece of it says so.
     #[must_use]

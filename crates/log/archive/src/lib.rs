@@ -54,6 +54,7 @@ mod tables;
 mod verdicts;
 mod verify;
 
+pub use changes::Away;
 pub use compact::{Compacted, compact, compact_until};
 pub use disk::ClearDisk;
 pub use encryption::{encrypt_to, rotate};

@@ -10,9 +10,9 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use strata_store::{Archive, Damage, Disk, Part, PartFile, is_file_name};
+use strata_store::{Archive, Damage, Disk, Part, PartFile, is_file_name, tier_of};
 
-use crate::changes::{clean_up, delete_gone, lock, replace};
+use crate::changes::{Away, clean_up, delete_gone, lock, replace};
 use crate::compact::NEVER;
 use crate::error::ArchiveError;
 use crate::files::{Input, Sums};
@@ -69,9 +69,11 @@ pub struct Moved {
     pub bytes: u64,
     /// Parts left where they are because they are damaged.
     pub damage: Vec<Damage>,
-    /// Whether old files are still there because somebody reads the log or a store does not answer:
-    /// the next change deletes them.
+    /// Whether old files are still there because somebody reads the log or a tier is away: the next
+    /// change deletes them.
     pub waits_for_readers: bool,
+    /// The tiers that are away.
+    pub away: Vec<Away>,
     /// Whether it was told to stop before everything was moved.
     pub interrupted: bool,
 }
@@ -106,10 +108,11 @@ pub fn relocate_until(
 ) -> Result<Moved, ArchiveError> {
     let disk = disk.as_ref();
     let _lock = lock(disk)?;
-    let mut archive = clean_up(disk)?;
+    let (mut archive, _) = clean_up(disk)?;
     // Somebody may still be reading these.
     let waiting: HashSet<String> = archive.deleted.iter().cloned().collect();
     let mut moved = Moved::default();
+    let mut is_ready = false;
     for at in 0..archive.parts.len() {
         let part = archive.parts[at].clone();
         let names: Vec<String> = part.files.iter().map(|file| to.name(&part, file)).collect();
@@ -128,6 +131,10 @@ pub fn relocate_until(
         if stop.load(Ordering::Relaxed) {
             moved.interrupted = true;
             break;
+        }
+        if !is_ready {
+            make_ready(disk, &archive, to)?;
+            is_ready = true;
         }
         for name in &names {
             is_free(disk, name)?;
@@ -153,8 +160,23 @@ pub fn relocate_until(
         moved.bytes += part.bytes();
         progress(&moved);
     }
-    moved.waits_for_readers |= !delete_gone(disk, &mut archive)?;
+    let left = delete_gone(disk, &mut archive)?;
+    moved.waits_for_readers |= !left.is_none();
+    moved.away = left.away;
     Ok(moved)
+}
+
+/// Makes the tier, unless files of this log are already there or wait there to be deleted. An error if such a tier is
+/// away: the disk would hide files written in its place as soon as it is mounted again.
+fn make_ready(disk: &dyn Disk, archive: &Archive, to: &Place) -> Result<(), ArchiveError> {
+    let Place::Elsewhere(tier) = to else {
+        return Ok(());
+    };
+    let files = archive.parts.iter().flat_map(|part| &part.files);
+    let mut names = files.map(|file| &file.name).chain(&archive.deleted);
+    let is_new = !names.any(|name| tier_of(name) == Some(tier));
+    let reached = disk.reach(tier, is_new);
+    reached.map_err(ArchiveError::io(tier.clone(), "move files there"))
 }
 
 /// An error if there is already a file of this name, put there by somebody else: it must not be

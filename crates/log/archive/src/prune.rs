@@ -11,7 +11,7 @@ use strata_store::{
     read_archive,
 };
 
-use crate::changes::{clean_up, commit, delete_gone, lock, remove_staged, replace};
+use crate::changes::{Away, Left, clean_up, commit, delete_gone, lock, remove_staged, replace};
 use crate::compact::NEVER;
 use crate::encryption::recipients;
 use crate::error::{ArchiveError, HOUR_NS, MostWouldGo};
@@ -58,9 +58,11 @@ pub struct Pruned {
     /// Block files still being written that hold packets that are too old: they can be deleted once
     /// complete.
     pub being_written: u64,
-    /// Whether files no longer in the log are still there because somebody reads the log, or a
-    /// store does not answer: the next compaction or pruning deletes them.
+    /// Whether files no longer in the log are still there because somebody reads the log, or a tier
+    /// is away: the next compaction or pruning deletes them.
     pub waits_for_readers: bool,
+    /// The tiers that are away.
+    pub away: Vec<Away>,
     /// Models that cannot be read: parts of their recordings count as anomalous.
     pub unknown_models: Vec<Damage>,
     /// Block files that were left as they are: what policies protect cannot be taken out of them.
@@ -112,8 +114,8 @@ pub fn prune_as(
     options: &PruneOptions,
 ) -> Result<Pruned, ArchiveError> {
     let _lock = lock(disk.as_ref())?;
-    let archive = if options.dry_run {
-        read_archive(disk.as_ref())?
+    let (archive, left) = if options.dry_run {
+        (read_archive(disk.as_ref())?, Left::default())
     } else {
         clean_up(disk.as_ref())?
     };
@@ -131,6 +133,8 @@ pub fn prune_as(
         being_written: found.being_written.iter().filter(too_old).count() as u64,
         unknown_models: found.unknown_models,
         would_take_most: most,
+        waits_for_readers: !left.away.is_empty(),
+        away: left.away,
         ..Pruned::default()
     };
     let mut pruner = Pruner {
@@ -173,7 +177,7 @@ pub fn make_room_except(
     not_split: &BTreeSet<String>,
 ) -> Result<Pruned, ArchiveError> {
     let _lock = lock(disk.as_ref())?;
-    let archive = clean_up(disk.as_ref())?;
+    let (archive, _) = clean_up(disk.as_ref())?;
     let mut found = pieces(&Log::on(Arc::clone(disk))?)?;
     for piece in found
         .pieces
@@ -314,8 +318,9 @@ impl Pruner<'_> {
     }
 
     fn delete_files(&mut self) -> Result<(), ArchiveError> {
-        let all = delete_gone(self.disk.as_ref(), &mut self.archive)?;
-        self.pruned.waits_for_readers = !all;
+        let left = delete_gone(self.disk.as_ref(), &mut self.archive)?;
+        self.pruned.waits_for_readers = !left.is_none();
+        self.pruned.away = left.away;
         Ok(())
     }
 

@@ -1,12 +1,13 @@
 //! A log's disk together with its object tier.
 
 use std::collections::HashMap;
+use std::fs;
 use std::io;
 use std::path::Path as FilePath;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use object_store::path::Path;
-use strata_store::{Disk, DiskFile, DiskLayer, RealDisk, is_remote};
+use strata_store::{Disk, DiskFile, DiskLayer, FileKind, RealDisk, is_remote, tier_of};
 
 use crate::bucket::{Bucket, Tasks};
 use crate::pieces::Pieces;
@@ -116,9 +117,34 @@ impl DiskLayer for ObjectDisk {
     fn remove(&self, name: &str) -> io::Result<()> {
         match self.place(name)? {
             Place::Own => self.below.remove(name),
-            Place::File(path) => self.root.remove(path),
+            Place::File(path) => {
+                self.root.remove(path)?;
+                // It may only seem to be gone, because its disk is not mounted.
+                DiskLayer::reach(self, tier_of(name).unwrap_or(name), false)
+            }
             Place::Object(bucket, key) => bucket.remove(name, &key),
         }
+    }
+
+    /// A directory is a tier if it has a directory `packets`: made before a file is moved there, and never removed.
+    fn reach(&self, tier: &str, is_new: bool) -> io::Result<()> {
+        let Some(path) = tier.strip_prefix("file:///") else {
+            return Ok(());
+        };
+        let packets = FilePath::new("/").join(path).join(FileKind::Packets.dir());
+        if is_new {
+            return RealDisk::create_dir(&packets).map(drop);
+        }
+        let why = match fs::metadata(&packets) {
+            Ok(found) if found.is_dir() => return Ok(()),
+            Ok(_) => String::from("not a directory"),
+            Err(error) => error.to_string(),
+        };
+        let problem = format!(
+            "{}: {why}; mount the disk, or if the files were deleted by hand, make this directory",
+            packets.display()
+        );
+        Err(io::Error::new(io::ErrorKind::NotFound, problem))
     }
 
     fn display(&self, name: &str) -> String {

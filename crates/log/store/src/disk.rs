@@ -2,11 +2,13 @@
 //!
 //! ```text
 //! layer     disks and files that change some of what lies below them
+//! emptied   directories of hours and classes that no longer hold a file
 //! held      descriptors and space that a recording reserves in advance
 //! measure   which way of writing blocks is fastest here
 //! queue     several blocks in flight at once
 //! ```
 
+mod emptied;
 mod held;
 mod layer;
 mod measure;
@@ -141,13 +143,25 @@ pub trait Disk: Send + Sync {
         Ok(None)
     }
 
-    /// Removes a file; does nothing if it does not exist. Survives a crash.
+    /// Removes a file; does nothing if it does not exist. Survives a crash. Of the directories above it, those of
+    /// an hour and a class (`hour=H/retention=C`) are removed too once they are empty.
     ///
     /// # Errors
     ///
     /// The error of the operating system.
     fn remove(&self, name: &str) -> io::Result<()> {
         Err(io::Error::new(io::ErrorKind::Unsupported, name))
+    }
+
+    /// Checks that a tier ([`crate::tier_of`]) is there, so that a file that is not found in it does not exist; of
+    /// a disk that is not mounted, none is found. Makes its directories if it `is_new`. Object stores answer for
+    /// themselves.
+    ///
+    /// # Errors
+    ///
+    /// If the tier is away, or cannot be made.
+    fn reach(&self, _tier: &str, _is_new: bool) -> io::Result<()> {
+        Ok(())
     }
 
     /// Renames a file, perhaps into another directory. Survives a crash.
@@ -539,10 +553,14 @@ impl Disk for RealDisk {
         Self::reached(name)?;
         let path = self.path(name);
         match fs::remove_file(&path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            // After a crash, the directories may still be there.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                emptied::remove_directories(&self.root, name);
+                return Ok(());
+            }
             removed => removed?,
         }
-        self.sync_dir(&path)
+        self.sync_dir(&emptied::remove_directories(&self.root, name))
     }
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {

@@ -57,7 +57,7 @@ pub use manifest::{
     About, BlockFile, DetailKept, FlowTable, MANIFEST_NAME, Manifest, Overwritten, Recording,
     SavedLedger, ShadowModel, State,
 };
-pub use names::{is_file_name, is_remote};
+pub use names::{is_file_name, is_remote, tier_of};
 pub use output::{OutputError, Sources};
 pub use recorder::{CHECKPOINT_INTERVAL, Recorder, RecorderOptions, WhenFull};
 pub use relayed::{

@@ -11,12 +11,12 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use strata_archive::{
-    ArchiveError, Compacted, Moved, Place, PruneOptions, Pruned, Retention, compact_until,
+    ArchiveError, Away, Compacted, Moved, Place, PruneOptions, Pruned, Retention, compact_until,
     prune_as, relocate_until,
 };
 use strata_role::{Notice, Tell, chain};
 use strata_store::{Disk, Log, RemovedBy};
-use strata_wire::unix_ns;
+use strata_wire::{count_of, unix_ns};
 
 use said::Said;
 
@@ -56,6 +56,8 @@ pub enum CompactStep<'a> {
     Pruned(&'a Pruned),
     /// Parts are elsewhere.
     Moved(&'a Moved),
+    /// A tier has files that cannot be deleted now; reported as a problem that lasts.
+    Away(&'a Away),
 }
 
 /// Takes what was done; an error is one of that work.
@@ -72,7 +74,7 @@ pub enum CompactError {
     #[error("{0}")]
     Report(#[from] io::Error),
     /// This number of parts are damaged, and not moved.
-    #[error("{0} damaged parts were left where they are")]
+    #[error("{} not moved", count_of(*.0 as u64, "damaged part"))]
     Damaged(usize),
 }
 
@@ -129,7 +131,9 @@ impl CompactPlan {
             may_take_most: self.may_take_most,
         };
         let pruned = prune_as(disk, retention, &options)?;
-        Ok(take(CompactStep::Pruned(&pruned))?)
+        take(CompactStep::Pruned(&pruned))?;
+        let mut away = pruned.away.iter();
+        Ok(away.try_for_each(|away| take(CompactStep::Away(away)))?)
     }
 
     /// Moves what is old; whether that is all of it, or it was stopped before.
@@ -149,6 +153,9 @@ impl CompactPlan {
         let until_ns = unix_ns().saturating_sub(*age_ns);
         let moved = relocate_until(disk, place, until_ns, stop, |_| ())?;
         take(CompactStep::Moved(&moved))?;
+        for away in &moved.away {
+            take(CompactStep::Away(away))?;
+        }
         match moved.damage.len() {
             0 => Ok(!moved.interrupted),
             parts => Err(CompactError::Damaged(parts)),
@@ -239,10 +246,19 @@ impl Compacting {
             Err(error) => said.problem("compact", format!("not compacted: {}", chain(&error))),
         }
         let is_stopped = || stop.load(Ordering::Relaxed);
+        let mut away = None;
+        let mut take = |step: CompactStep<'_>| match step {
+            CompactStep::Away(tier) => {
+                away.get_or_insert_with(|| tier.to_string());
+                Ok(())
+            }
+            step => take(step),
+        };
         let pruned = match is_stopped() {
             true => Ok(()),
-            false => spec.plan.prune(disk, take),
+            false => spec.plan.prune(disk, &mut take),
         };
+        let is_pruned = pruned.is_ok();
         match pruned {
             Ok(()) => said.works("prune", "retention works again"),
             Err(error) => said.problem("prune", format!("nothing deleted: {}", chain(&error))),
@@ -250,10 +266,15 @@ impl Compacting {
         if is_stopped() {
             return;
         }
-        match spec.plan.relocate(disk, stop, take) {
+        match spec.plan.relocate(disk, stop, &mut take) {
             Ok(true) => said.works("move", "moving works again"),
             Ok(false) => {}
             Err(error) => said.problem("move", format!("not moved: {}", chain(&error))),
+        }
+        match away {
+            Some(away) => said.problem("delete", away),
+            None if is_pruned => said.works("delete", "files outside the log can be deleted again"),
+            None => {}
         }
     }
 }

@@ -4,10 +4,10 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use strata_archive::{
-    ClearDisk, Identities, Place, Retention, compact, make_room, prune, relocate, verify,
+    Away, ClearDisk, Identities, Place, Retention, compact, make_room, prune, relocate, verify,
 };
 use strata_query::Find;
-use strata_store::{Disk, Log};
+use strata_store::{Disk, DiskLayer, Log, tier_of};
 use strata_testkit_disk::SimDisk;
 
 use crate::common::{Packet, compacted, exported};
@@ -194,6 +194,80 @@ fn what_lies_elsewhere_is_pruned_by_age_and_not_for_room() {
     assert!(pruned.parts > 0 && !pruned.waits_for_readers);
     let (there, listed) = files(&sim);
     assert_eq!(there, listed, "deleted in the store too");
+}
+
+/// A disk on which one tier is away.
+struct Without {
+    below: SimDisk,
+    tier: &'static str,
+}
+
+impl DiskLayer for Without {
+    fn below(&self) -> &dyn Disk {
+        &self.below
+    }
+
+    fn remove(&self, name: &str) -> std::io::Result<()> {
+        match tier_of(name) == Some(self.tier) {
+            true => Err(std::io::ErrorKind::NotFound.into()),
+            false => self.below.remove(name),
+        }
+    }
+
+    fn reach(&self, tier: &str, is_new: bool) -> std::io::Result<()> {
+        match tier == self.tier && !is_new {
+            true => Err(std::io::ErrorKind::NotFound.into()),
+            false => self.below.reach(tier, is_new),
+        }
+    }
+}
+
+#[test]
+fn a_tier_that_is_away_keeps_its_files_listed_and_no_other_tier_waiting() {
+    let sim = compacted(None);
+    let disk: Arc<dyn Disk> = Arc::new(sim.clone());
+    relocate(&disk, &store(), u64::MAX, |_| ()).unwrap();
+    let first = log(&sim)
+        .archive()
+        .parts
+        .iter()
+        .flat_map(|part| part.files.clone())
+        .count();
+    let without: Arc<dyn Disk> = Arc::new(Without {
+        below: sim.clone(),
+        tier: STORE,
+    });
+    let other = Place::elsewhere("s3://bucket/other").unwrap();
+    let moved = relocate(&without, &other, u64::MAX, |_| ()).unwrap();
+    assert!(moved.packets == 188 && moved.waits_for_readers);
+    let left = [(STORE.to_owned(), first)];
+    let away = |away: &[Away]| -> Vec<(String, usize)> {
+        let files = away.iter().map(|one| usize::try_from(one.files).unwrap());
+        away.iter().map(|one| one.tier.clone()).zip(files).collect()
+    };
+    assert_eq!(away(&moved.away), left);
+    let back = relocate(&without, &store(), u64::MAX, |_| ()).unwrap();
+    assert!(
+        back.parts == 0 && back.waits_for_readers,
+        "its names are taken"
+    );
+    let old = Retention {
+        keep_ns: Some(1),
+        ..Retention::default()
+    };
+    // The second time, there is nothing to prune, and the files are still named.
+    for parts in [true, false] {
+        let pruned = prune(&without, &old, u64::MAX, false).unwrap();
+        assert_eq!(pruned.parts > 0, parts);
+        assert!(pruned.waits_for_readers);
+        assert_eq!(away(&pruned.away), left);
+    }
+    let (there, listed) = files(&sim);
+    assert!(listed.is_empty() && there.len() == first, "{there:?}");
+    assert!(there.iter().all(|name| name.starts_with(STORE)));
+    let pruned = prune(&disk, &old, u64::MAX, false).unwrap();
+    assert!(pruned.away.is_empty() && !pruned.waits_for_readers);
+    assert!(files(&sim).0.is_empty());
 }
 
 #[test]

@@ -52,6 +52,15 @@ pub trait DiskLayer: Send + Sync {
         self.below().remove(name)
     }
 
+    /// As [`Disk::reach`].
+    ///
+    /// # Errors
+    ///
+    /// If the tier is away, or cannot be made.
+    fn reach(&self, tier: &str, is_new: bool) -> io::Result<()> {
+        self.below().reach(tier, is_new)
+    }
+
     /// As [`Disk::display`].
     fn display(&self, name: &str) -> String {
         self.below().display(name)
@@ -73,6 +82,10 @@ impl<L: DiskLayer> Disk for L {
 
     fn remove(&self, name: &str) -> io::Result<()> {
         DiskLayer::remove(self, name)
+    }
+
+    fn reach(&self, tier: &str, is_new: bool) -> io::Result<()> {
+        DiskLayer::reach(self, tier, is_new)
     }
 
     fn display(&self, name: &str) -> String {

@@ -156,7 +156,7 @@ impl Answer {
             CompactStep::Compacted(done, took) => {
                 self.compacted = Some(Compaction::new(done, took));
             }
-            CompactStep::Damaged(_) => (),
+            CompactStep::Damaged(_) | CompactStep::Away(_) => (),
             CompactStep::Pruned(pruned) => self.pruned = Some(prune::Answer::new(pruned, false)),
             CompactStep::Moved(moved) => self.moved = Some(object_tier::Answer::new(moved)),
         }
@@ -223,7 +223,7 @@ fn once(
     }
     let done = done?;
     if done.files == 0 && done.damage.is_empty() && done.unknown_models.is_empty() {
-        info!("nothing to compact: no complete block file is left that is not compacted");
+        info!("nothing to compact: all complete block files are already compacted");
     }
     if done.interrupted {
         info!("interrupted: compacted files stay compacted, and the next run compacts the rest");
@@ -316,6 +316,7 @@ fn say(step: CompactStep<'_>) -> io::Result<()> {
         CompactStep::Damaged(damage) => say_damage(damage),
         CompactStep::Pruned(pruned) => prune::say(pruned, false),
         CompactStep::Moved(moved) => object_tier::say(moved),
+        CompactStep::Away(away) => prune::warn_of_away(away),
     }
     Ok(())
 }
@@ -333,7 +334,7 @@ fn summary(step: CompactStep<'_>) -> io::Result<()> {
             human_bytes(done.bytes_after),
             percent(done.bytes_after, done.bytes_before),
         ),
-        CompactStep::Compacted(..) | CompactStep::Damaged(_) => Ok(()),
+        CompactStep::Compacted(..) | CompactStep::Damaged(_) | CompactStep::Away(_) => Ok(()),
         CompactStep::Pruned(pruned) => prune::summary_of_turn(pruned),
         CompactStep::Moved(moved) if moved.parts == 0 => Ok(()),
         CompactStep::Moved(moved) => object_tier::summary(moved),

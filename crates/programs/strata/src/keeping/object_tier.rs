@@ -12,8 +12,10 @@ use strata_terminal::output::{Completeness, print_json, refuse, standard};
 use strata_terminal::progress::Progress;
 use strata_terminal::signals::{Interrupted, stop_on_signal};
 use strata_terminal::text::duration_ns;
-use strata_wire::{grouped, human_bytes, unix_ns};
+use strata_wire::{count_of, grouped, human_bytes, unix_ns};
 use tracing::{error, info};
+
+use super::prune;
 
 /// What `strata compact` moves after compacting.
 #[derive(Debug, clap::Args)]
@@ -109,7 +111,7 @@ pub(crate) struct Answer {
     parts: u64,
     packets: u64,
     bytes: u64,
-    /// Old files are still there, because another process reads the log or a store does not answer.
+    /// Old files are still there, because another process reads the log or a tier is away.
     waits_for_readers: bool,
     interrupted: bool,
     /// Parts that were left where they are.
@@ -154,7 +156,10 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let ended = match moved.damage.len() {
         0 if moved.interrupted => Err(Interrupted.into()),
         0 => Ok(()),
-        parts => Err(anyhow!("{parts} damaged parts were left where they are")),
+        parts => {
+            let parts = count_of(parts as u64, "damaged part");
+            Err(anyhow!("{parts} not moved"))
+        }
     };
     if args.json {
         print_json(&Whole {
@@ -165,6 +170,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         summary(&moved)?;
     }
     say(&moved);
+    moved.away.iter().for_each(prune::warn_of_away);
     ended
 }
 
@@ -181,10 +187,9 @@ pub(crate) fn summary(moved: &Moved) -> io::Result<()> {
 
 /// Says what was not moved, and why.
 pub(crate) fn say(moved: &Moved) {
-    if moved.waits_for_readers {
+    if moved.waits_for_readers && moved.away.is_empty() {
         info!(
-            "another process is reading the log, or a store does not answer: the next move, prune \
-             or compact deletes the old files"
+            "another process is reading the log: the next move, prune or compact deletes the old files"
         );
     }
     for damage in &moved.damage {

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
-use strata_archive::{PROTECTED, PruneOptions, Pruned, Retention, prune_as, retention_class};
+use strata_archive::{Away, PROTECTED, PruneOptions, Pruned, Retention, prune_as, retention_class};
 use strata_store::{Disk, Log, RemovedBy};
 use strata_terminal::disk::disk;
 use strata_terminal::logging::QuietArgs;
@@ -212,6 +212,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         );
     }
     say(&pruned, args.dry_run);
+    pruned.away.iter().for_each(warn_of_away);
     Ok(())
 }
 
@@ -242,20 +243,26 @@ pub(crate) fn summary_of_turn(pruned: &Pruned) -> io::Result<()> {
     }
 }
 
+/// Warns of files that were to be deleted, and are still there.
+pub(crate) fn warn_of_away(away: &Away) {
+    warn!(
+        "{}; the next prune or compact tries again",
+        Printable(&away.to_string())
+    );
+}
+
 /// Says what else became of files, or would.
 pub(crate) fn say(pruned: &Pruned, dry_run: bool) {
     if pruned.split > 0 {
         info!(
-            "{} more: packets that policies protect {} compacted and kept, the rest deleted",
+            "in {}, the packets that policies protect {} compacted and kept, and the rest {} deleted",
             count_of(pruned.split, "block file"),
             if dry_run { "would be" } else { "are" },
+            if dry_run { "would be" } else { "is" },
         );
     }
-    if pruned.waits_for_readers {
-        info!(
-            "another process is reading the log, or a store does not answer: the next prune or \
-             compact deletes the files"
-        );
+    if pruned.waits_for_readers && pruned.away.is_empty() {
+        info!("another process is reading the log: the next prune or compact deletes the files");
     }
     if pruned.still_too_large {
         warn!(

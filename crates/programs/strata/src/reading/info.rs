@@ -9,6 +9,7 @@ use anyhow::{Context as _, Result, bail};
 use serde_json::{Value, json};
 use strata_archive::parts::missing_files;
 use strata_blocks::{ClassCount, Record};
+use strata_capture::TIME_OUT_OF_RANGE;
 use strata_query::Arrivals;
 use strata_store::{Damage, Log, Loss, Recording, Select, State, StoreError};
 use strata_wire::{KeepKind, Ledger, Meta, Printable, PrintableJson, grouped, human_bytes};
@@ -72,8 +73,13 @@ struct Contents {
     reasons: Reasons,
 }
 
+/// Whether the user named a key.
+#[derive(Clone, Copy, Debug)]
+struct HasKey(bool);
+
 impl Contents {
-    fn read(log: &Log, recording: &Recording, reasons: bool) -> Result<Self> {
+    /// `reasons` if packets are to be read, too, and whether the user named a key.
+    fn read(log: &Log, recording: &Recording, reasons: Option<HasKey>) -> Result<Self> {
         let mut contents = Self {
             classes: recording.classes.clone(),
             balance: Balance::of(log, recording),
@@ -96,7 +102,7 @@ impl Contents {
             }
         }
         let select = Select {
-            without_records: !reasons,
+            without_records: reasons.is_none(),
             ..Select::default()
         };
         let mut is_timed = true;
@@ -152,8 +158,9 @@ impl Contents {
         if !is_timed {
             contents.arrivals.blocks(log, recording)?;
         }
-        if reasons {
-            contents.reasons.compacted(log, recording)?;
+        if let Some(HasKey(has_key)) = reasons {
+            let damage = &mut contents.damage;
+            contents.reasons.compacted(log, recording, has_key, damage);
         }
         Ok(contents)
     }
@@ -178,10 +185,14 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let mut as_json = Vec::new();
     let mut damaged = Vec::new();
     for dir in dirs {
-        let places = one(args, dir, &mut as_json)?;
+        let (places, unread) = one(args, dir, &mut as_json)?;
         if places > 0 {
             let places = count_of(places as u64, "damaged place");
             damaged.push(format!("{places} in {}", dir.display()));
+        }
+        if unread > 0 {
+            let unread = count_of(unread, "packet");
+            damaged.push(format!("{unread} in {} cannot be read", dir.display()));
         }
     }
     if args.json {
@@ -197,8 +208,9 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// Prints a log, or adds its recordings to what is printed as JSON; returns the number of damaged places.
-fn one(args: &Args, dir: &Path, as_json: &mut Vec<Value>) -> Result<usize> {
+/// Prints a log, or adds its recordings to what is printed as JSON; returns the number of damaged places, and of
+/// packets that could not be read for another reason.
+fn one(args: &Args, dir: &Path, as_json: &mut Vec<Value>) -> Result<(usize, u64)> {
     let mut out = standard();
     let name = (args.logs.len() > 1).then(|| dir.display().to_string());
     // Reasons of compacted packets are in files that may be encrypted, or elsewhere.
@@ -209,16 +221,20 @@ fn one(args: &Args, dir: &Path, as_json: &mut Vec<Value>) -> Result<usize> {
     if let Some(name) = name.as_deref().filter(|_| !args.json) {
         writeln!(out, "{}:", Printable(name))?;
     }
-    let mut damaged = 0;
+    let (mut damaged, mut unread) = (0, 0_u64);
+    let reasons = args.reasons.map(|_| HasKey(args.key.file().is_some()));
     for recording in log.recordings() {
-        let contents = Contents::read(&log, recording, args.reasons.is_some())?;
+        let contents = Contents::read(&log, recording, reasons)?;
         damaged += contents.damage.len();
+        unread = unread.saturating_add(contents.reasons.unread());
         let stored = log.stored_bytes(recording)?;
         let (ledger, loss) = log.accounting(recording)?;
         let drift = super::drift::read(dir, recording.id)?;
         if args.json {
             let mut json = json_of(recording, &contents, stored, ledger.as_ref(), loss);
-            json["warnings"] = warnings(&log, recording, loss).into();
+            let mut warnings = warnings(&log, recording, loss);
+            warnings.extend(contents.reasons.problems().iter().cloned());
+            json["warnings"] = warnings.into();
             json["uncompacted"] = balance::uncompacted_json(dir, &log, recording);
             if let Some(name) = &name {
                 json["log"] = name.as_str().into();
@@ -272,8 +288,10 @@ fn one(args: &Args, dir: &Path, as_json: &mut Vec<Value>) -> Result<usize> {
             super::drift::print(&mut out, drift)?;
         }
         for warning in &recording.warnings {
-            // As events are worded that somebody asked for.
-            let is_requested = warning.ends_with(')') && warning.contains(" (by ");
+            // As events are worded that somebody asked for; a warning of an older version is worded like one.
+            let is_requested = warning.ends_with(')')
+                && warning.contains(" (by ")
+                && !warning.contains(TIME_OUT_OF_RANGE);
             let what = if is_requested { "event" } else { "warning" };
             writeln!(out, "{what}: {}", Printable(warning))?;
         }
@@ -289,7 +307,7 @@ fn one(args: &Args, dir: &Path, as_json: &mut Vec<Value>) -> Result<usize> {
         }
         writeln!(out)?;
     }
-    Ok(damaged)
+    Ok((damaged, unread))
 }
 
 /// The table of one recording, for the summary of `record`.
@@ -297,7 +315,7 @@ pub(crate) fn print_recording(out: &mut impl Write, dir: &Path, id: u32) -> Resu
     let log = Log::open(dir)?;
     let recording = log.recordings().iter().find(|r| r.id == id);
     let recording = recording.context("the recording is not in the manifest")?;
-    let contents = Contents::read(&log, recording, false)?;
+    let contents = Contents::read(&log, recording, None)?;
     let ledger = recording.ledger.as_ref().map(Ledger::from);
     writeln!(
         out,
@@ -480,7 +498,7 @@ fn json_of(
         "flow_table": recording.flow_table,
         "detail": recording.detail,
         "checkpoint_ns": loss.checkpoint_ns,
-        "complete": contents.damage.is_empty(),
+        "complete": contents.damage.is_empty() && contents.reasons.unread() == 0,
         "damage": contents.damage.iter().map(ToString::to_string).collect::<Vec<_>>(),
     })
 }

@@ -5,11 +5,12 @@ use std::fmt::Write as _;
 
 use anyhow::Result;
 use serde_json::json;
+use strata_archive::ArchiveError;
 use strata_blocks::{PacketRecord, Trees, VerdictRecord, reason};
 use strata_classify::{Model, Sign, Signs, is_of_shadow, kind_of, leaves_of_reason};
 use strata_query::reasons_of;
-use strata_store::{Log, Recording};
-use strata_terminal::text::time;
+use strata_store::{Damage, FileKind, Log, Part, Recording};
+use strata_terminal::text::{count_of, time};
 use strata_wire::dissect::dissect;
 use strata_wire::{
     AddressFamily, Context, FlowHasher, FlowKey, FragmentTable, KeepKind, LinkType, TunnelKey,
@@ -51,7 +52,11 @@ pub(super) struct Reasons {
     counts: Vec<(Key, Counted)>,
     /// Compacted packets that cannot be read without a key.
     encrypted: u64,
-    /// Parts that cannot be read, and why.
+    /// Compacted packets of files that are missing or damaged.
+    lost: u64,
+    /// Compacted packets that cannot be read for another reason, as in a store that does not respond.
+    unread: u64,
+    /// What cannot be read, and why.
     problems: Vec<String>,
 }
 
@@ -162,17 +167,33 @@ impl Reasons {
         }
     }
 
-    /// Adds compacted packets.
-    pub(super) fn compacted(&mut self, log: &Log, recording: &Recording) -> Result<()> {
+    /// Adds compacted packets; `has_key` if the user named a key. Adds files that are missing or damaged to
+    /// `damage`, unless they are there already.
+    pub(super) fn compacted(
+        &mut self,
+        log: &Log,
+        recording: &Recording,
+        has_key: bool,
+        damage: &mut Vec<Damage>,
+    ) {
         let parts = log.archive().parts.iter();
         for part in parts.filter(|part| part.recording == recording.id && part.packets > 0) {
             let counts = match reasons_of(log.disk().as_ref(), part) {
                 Ok(counts) => counts,
-                Err(_) if part.key.is_some() => {
+                Err(error) if error.lacks_key() && part.key.is_some() && !has_key => {
                     self.encrypted += part.packets;
                     continue;
                 }
+                Err(error) if error.is_missing() || error.is_damage() => {
+                    self.lost += part.packets;
+                    let found = damage_of(log, part, &error);
+                    if !damage.iter().any(|known| known.file == found.file) {
+                        damage.push(found);
+                    }
+                    continue;
+                }
                 Err(error) => {
+                    self.unread += part.packets;
                     self.problems.push(error.to_string());
                     continue;
                 }
@@ -194,7 +215,16 @@ impl Reasons {
                 self.add((keep, found.class, found.reason), counted);
             }
         }
-        Ok(())
+    }
+
+    /// Compacted packets that could not be read, though neither a key nor a file is missing, and no file is damaged.
+    pub(super) fn unread(&self) -> u64 {
+        self.unread
+    }
+
+    /// What could not be read, and why.
+    pub(super) fn problems(&self) -> &[String] {
+        &self.problems
     }
 
     pub(super) fn json(&self) -> serde_json::Value {
@@ -231,6 +261,13 @@ impl Reasons {
         let mut text = String::new();
         for problem in &self.problems {
             let _ = writeln!(text, "not counted below: {problem}");
+        }
+        if self.lost > 0 {
+            let packets = count_of(self.lost, "compacted packet");
+            let _ = writeln!(
+                text,
+                "not counted below: {packets} of files that are missing or damaged"
+            );
         }
         if self.encrypted > 0 {
             let _ = writeln!(
@@ -275,6 +312,27 @@ impl Reasons {
             }
         }
         Ok(text)
+    }
+}
+
+/// Why the packets of a part cannot be read.
+fn damage_of(log: &Log, part: &Part, error: &ArchiveError) -> Damage {
+    let name = part.file(FileKind::Packets).map_or("", |file| &file.name);
+    let problem = match error.is_missing() {
+        true if part.is_remote() => format!(
+            "the file is missing, or its disk is not mounted; its part has {}",
+            count_of(part.packets, "packet")
+        ),
+        true => format!(
+            "the file is missing; its part has {}",
+            count_of(part.packets, "packet")
+        ),
+        false => error.to_string(),
+    };
+    Damage {
+        file: log.disk().display(name),
+        offset: error.damaged_at(),
+        problem,
     }
 }
 

@@ -220,7 +220,7 @@ fn a_log_in_an_object_store_is_used_as_before() {
         .unwrap();
     let text = String::from_utf8_lossy(&pruned.stderr);
     assert!(
-        pruned.status.success() && text.contains("does not answer"),
+        pruned.status.success() && text.contains("no longer in the log could not be deleted"),
         "{text}"
     );
     assert_eq!(server.objects().len(), objects);
@@ -306,6 +306,142 @@ fn another_disk_needs_no_server() {
         assert!(itself.contains("is inside the log"), "{itself}");
     }
     assert!(export(strata(), &log, &[]) == before);
+}
+
+/// Directories of hours, of all kinds of files of parts.
+fn hours(dir: &Path) -> usize {
+    let kinds = DIRS.iter().map(|kind| dir.join(kind));
+    let entries = kinds.flat_map(|dir| std::fs::read_dir(dir).into_iter().flatten());
+    let names = entries.map(|entry| entry.unwrap().file_name());
+    names
+        .filter(|name| name.to_str().unwrap().starts_with("hour="))
+        .count()
+}
+
+#[test]
+fn directories_go_with_their_last_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = compacted(dir.path(), "cic2017-sqli", &[]);
+    let cold = dir.path().join("cold");
+    let url = format!("file://{}", cold.display());
+    assert!(hours(&log) > 0);
+    ok(strata().arg("move").arg(&log).arg(&url));
+    assert!(hours(&log) == 0 && hours(&cold) > 0);
+    ok(strata().arg("move").arg(&log).arg("--back"));
+    assert!(hours(&log) > 0 && hours(&cold) == 0);
+    ok(strata().args(["prune", "--keep", "1d", "--yes"]).arg(&log));
+    assert_eq!(hours(&log), 0);
+    assert!(log.join("packets").is_dir() && cold.join("packets").is_dir());
+}
+
+/// Takes a disk away: nothing is left in its place, or an empty mount point.
+fn unmounted(disk: &Path, away: &Path, leaves_mount_point: bool) {
+    std::fs::rename(disk, away).unwrap();
+    if leaves_mount_point {
+        std::fs::create_dir(disk).unwrap();
+    }
+}
+
+#[test]
+fn files_on_a_disk_that_is_away_are_deleted_once_it_is_back() {
+    for leaves_mount_point in [false, true] {
+        let dir = tempfile::tempdir().unwrap();
+        let log = compacted(dir.path(), "cic2017-sqli", &[]);
+        let [disk, away] = ["disk", "away"].map(|name| dir.path().join(name));
+        let url = format!("file://{}/sensor-7", disk.display());
+        ok(strata().arg("move").arg(&log).arg(&url));
+        let moved = files(&disk).len();
+        assert!(moved >= 4, "{moved}");
+        unmounted(&disk, &away, leaves_mount_point);
+        let still_there = format!("{url}: {moved} files no longer in the log could not be deleted");
+        for command in ["prune", "prune", "compact"] {
+            let pruned = strata()
+                .args([command, "--keep", "1d", "--yes"])
+                .arg(&log)
+                .output()
+                .unwrap();
+            let text = String::from_utf8_lossy(&pruned.stderr);
+            assert!(
+                pruned.status.success() && text.contains(&still_there),
+                "{command}: {text}"
+            );
+        }
+        // The disk would hide what is moved into the directory below it.
+        let trace = data_dir().join("labelled/cic2017-sqli/trace.pcap");
+        ok(&mut record(trace, &log));
+        ok(strata().arg("compact").arg(&log));
+        let refused = failed(strata().arg("move").arg(&log).arg(&url));
+        assert!(refused.contains("mount the disk"), "{refused}");
+        assert!(files_of_parts(&log) >= 4 && files(&disk).is_empty());
+        if leaves_mount_point {
+            std::fs::remove_dir(&disk).unwrap();
+        }
+        std::fs::rename(&away, &disk).unwrap();
+        assert_eq!(files(&disk).len(), moved);
+        let pruned = strata()
+            .args(["prune", "--keep", "1d", "--yes"])
+            .arg(&log)
+            .output()
+            .unwrap();
+        let text = String::from_utf8_lossy(&pruned.stderr);
+        assert!(
+            pruned.status.success() && !text.contains("could not be deleted"),
+            "{text}"
+        );
+        assert_eq!(files(&disk), <[PathBuf; 0]>::default());
+        let archive = std::fs::read(log.join("archive.json")).unwrap();
+        let archive: serde_json::Value = serde_json::from_slice(&archive).unwrap();
+        let listed = archive["deleted"].to_string();
+        assert!(!listed.contains("file://"), "{listed}");
+    }
+}
+
+#[test]
+fn reasons_of_an_encrypted_log_without_its_disk_name_the_files_and_not_the_key() {
+    let dir = tempfile::tempdir().unwrap();
+    let [key, other] = ["one.key", "two.key"].map(|name| dir.path().join(name));
+    let public = ok(strata().args(["key", "new"]).arg(&key));
+    ok(strata().args(["key", "new"]).arg(&other));
+    let log = compacted(dir.path(), "cic2017-sqli", &["--encrypt-to", public.trim()]);
+    let [disk, away] = ["disk", "away"].map(|name| dir.path().join(name));
+    let url = format!("file://{}", disk.display());
+    ok(strata().arg("move").arg(&log).arg(&url));
+    let info = |key: Option<&Path>| {
+        let mut command = strata();
+        command.args(["info", "--reasons"]).arg(&log);
+        let key = key.into_iter().flat_map(|key| [Path::new("--key"), key]);
+        let output = command.args(key).output().unwrap();
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        let text = text + &String::from_utf8_lossy(&output.stderr);
+        (output.status.code(), text)
+    };
+    let (status, text) = info(Some(&key));
+    assert!(
+        status == Some(0) && text.contains("most bytes first"),
+        "{text}"
+    );
+    let (status, text) = info(None);
+    assert!(
+        status == Some(0) && text.contains("--key FILE reads them"),
+        "{text}"
+    );
+    let (status, text) = info(Some(&other));
+    assert!(
+        status == Some(1) && text.contains("but the given key is"),
+        "{text}"
+    );
+    unmounted(&disk, &away, true);
+    for key in [Some(key.as_path()), None] {
+        let (status, text) = info(key);
+        assert!(
+            status == Some(1)
+                && text.contains(&format!("{url}/packets/"))
+                && text.contains("its disk is not mounted; its part has")
+                && text.contains("of files that are missing or damaged")
+                && !text.contains("--key FILE"),
+            "{text}"
+        );
+    }
 }
 
 #[test]
