@@ -1,8 +1,9 @@
-//! `strata ask`: questions in Marple's language, of a capture, a log, an interface or a running
+//! `strata ask`: questions in Marple's language, of a capture, a log, an interface, vectors or a running
 //! recording.
 //!
 //! ```text
-//! captured logged live attached   where packets, or vectors of them, come from
+//! captured logged live            where packets come from
+//! vectors attached                where vectors of them come from
 //! installed                       queries that run in a recording
 //! asking                          packets into vectors, vectors into queries
 //! questions                       which queries; what they need
@@ -17,6 +18,7 @@ mod installed;
 mod live;
 mod logged;
 mod questions;
+mod vectors;
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -42,6 +44,7 @@ use questions::Questions;
 strata ask -r FILE QUERY [FILTER]
        strata ask -i IF QUERY [FILTER]
        strata ask LOG QUERY [FILTER]
+       strata ask --vectors FROM QUERY
        strata ask --running QUERY
        strata ask --running --install NAME QUERY
        strata ask --running --installed [NAME]
@@ -58,12 +61,13 @@ Examples:
   strata ask -r trace.pcap -q tcp-non-monotonic -q tcp-timeouts -F json | jq .
   strata ask log/ tcp-out-of-sequence --from 13:05 --to 13:20
   strata ask -i eth0 -f question.marple
+  strata ask --vectors vectors.gpv ewma-latencies
   strata ask --running concurrent-connections --sort -epoch --top 20
   strata ask --running --install timeouts tcp-timeouts --param low=100ms
   strata ask --running --installed timeouts --sort -count --top 20
 
 Exit status: 0 if the answer is complete; 1 if it is not, or the input is damaged (details are on
-standard error); 2 if the command line or the query is refused."
+standard error); 2 if the command line or the query is invalid."
 )]
 pub(crate) struct Args {
     /// Run the query on this capture file, in any format that `strata record` reads; - is standard
@@ -82,6 +86,17 @@ pub(crate) struct Args {
     )]
     interfaces: Vec<String>,
 
+    /// Run the query on grouped packet vectors: those in this file or ring buffer, which `strata gpv
+    /// run` has written (- is standard input), or with udp://ADDRESS:PORT, those that switches send
+    /// there, until Ctrl-C. In the query, switch is the number of the exporter.
+    #[arg(long, value_name = "FROM", group = "source")]
+    vectors: Option<String>,
+
+    /// Accept vectors only from this network; may be given several times. An address other than
+    /// loopback needs it.
+    #[arg(long, value_name = "CIDR", requires = "vectors")]
+    allow: Vec<String>,
+
     /// Run the query on the packets that the recording with this socket (`strata record --socket`)
     /// captures from now on, until the recording ends or Ctrl-C. The recording does not wait: data
     /// that is not read in time is lost for the query only, and counted.
@@ -95,7 +110,7 @@ pub(crate) struct Args {
     /// Install the query in the running recording, under this name: it runs on all packets from now
     /// on, until it is removed or the recording ends, with or without a client attached. At most 16
     /// queries run there, each with at most 100,000 groups, 100,000 rows and 16 MiB.
-    #[arg(long, value_name = "NAME", conflicts_with_all = ["read", "interfaces", "write", "format", "sort", "top", "count", "skip_incomplete"])]
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["read", "interfaces", "vectors", "write", "format", "sort", "top", "count", "skip_incomplete"])]
     install: Option<String>,
 
     /// Report groups of the installed query, by flow or host, to the telemetry collector of the
@@ -109,11 +124,11 @@ pub(crate) struct Args {
     /// Show the answer so far of this installed query; without a NAME, list the queries installed
     /// in the running recording.
     #[arg(long, value_name = "NAME", num_args = 0..=1, default_missing_value = "", group = "lists",
-          conflicts_with_all = ["read", "interfaces", "install", "queries", "files", "words"])]
+          conflicts_with_all = ["read", "interfaces", "vectors", "install", "queries", "files", "words"])]
     installed: Option<String>,
 
     /// Remove this installed query and its answer from the running recording.
-    #[arg(long, value_name = "NAME", conflicts_with_all = ["read", "interfaces", "install", "installed", "queries", "files", "words"])]
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["read", "interfaces", "vectors", "install", "installed", "queries", "files", "words"])]
     remove: Option<String>,
 
     /// A log, unless -r, -i, --socket or --running is given; a query, unless -q or -f is given;
@@ -226,11 +241,8 @@ struct Bounds {
 impl Bounds {
     fn limits(&self) -> Result<Limits> {
         let fitting = |number: u64, option| {
-            u32::try_from(number).map_err(|_| {
-                refuse(format!(
-                    "{option} {number}: at most 4294967295 are possible"
-                ))
-            })
+            u32::try_from(number)
+                .map_err(|_| refuse(format!("{option} {number}: at most 4294967295 are allowed")))
         };
         let mut limits = Limits::default();
         if let Some(groups_max) = self.groups_max {
@@ -249,7 +261,8 @@ impl Bounds {
 impl Args {
     /// Whether packets come until somebody stops them.
     pub(crate) fn is_live(&self) -> bool {
-        !self.interfaces.is_empty()
+        let is_udp = |from: &String| from.starts_with("udp://");
+        !self.interfaces.is_empty() || self.vectors.as_ref().is_some_and(is_udp)
     }
 
     /// Whether a running recording answers.
@@ -260,7 +273,10 @@ impl Args {
     /// The log, the queries and the filter among the words.
     fn split(&self) -> Result<Split<'_>> {
         let mut words = self.words.as_slice();
-        let has_source = !self.read.is_empty() || self.is_live() || self.is_attached();
+        let has_source = !self.read.is_empty()
+            || !self.interfaces.is_empty()
+            || self.vectors.is_some()
+            || self.is_attached();
         let log = match (has_source, words) {
             (true, _) => None,
             (false, [log, rest @ ..]) => {
@@ -334,7 +350,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             false => Err(refuse(attached::NO_FILTER)),
         };
     }
-    let filter = match args.is_attached() {
+    let filter = match args.is_attached() || args.vectors.is_some() {
         true => None,
         false => text::filter(split.filter)?,
     };
@@ -343,8 +359,11 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let asked = match split.log {
         Some(log) => logged::ask(args, log, filter.as_ref(), &mut asking, &mut answers),
         None if args.is_attached() => attached::ask(args, split.filter, &mut asking, &mut answers),
-        None if args.is_live() => live::ask(args, filter, &mut asking, &mut answers),
-        None => captured::ask(args, filter, &mut asking, &mut answers),
+        None if !args.interfaces.is_empty() => live::ask(args, filter, &mut asking, &mut answers),
+        None => match &args.vectors {
+            Some(from) => vectors::ask(args, from, split.filter, &mut asking, &mut answers),
+            None => captured::ask(args, filter, &mut asking, &mut answers),
+        },
     };
     if let Err(error) = &asked
         && (error.is::<asking::Incomplete>() || !answers.is_open())

@@ -153,7 +153,7 @@ fn spec(args: &Args) -> Result<VectorAgentSpec> {
     let bytes = u64::from(args.flows) * each * u64::from(args.senders);
     if bytes > RECORDS_BYTES_MAX {
         return Err(refuse(format!(
-            "--flows {} --packets-max {} --senders {} may take {} MiB; at most {} are possible",
+            "--flows {} --packets-max {} --senders {} may take {} MiB; at most {} are allowed",
             args.flows,
             args.packets_max,
             args.senders,
@@ -274,11 +274,11 @@ fn show(args: &Args, outcome: &VectorAgentOutcome) -> Result<()> {
 }
 
 fn as_json(outcome: &VectorAgentOutcome) -> Result<serde_json::Value> {
-    let mut value = serde_json::to_value(outcome.received)?;
-    value["foreign"] = outcome.foreign.into();
-    value["overwritten"] = outcome.overwritten.into();
-    value["requests"] = outcome.requests.sent.into();
-    value["requests_withheld"] = outcome.requests.withheld.into();
+    let mut value = serde_json::to_value(outcome.read.received)?;
+    value["foreign"] = outcome.read.foreign.into();
+    value["overwritten"] = outcome.read.overwritten.into();
+    value["requests"] = outcome.read.requests.sent.into();
+    value["requests_withheld"] = outcome.read.requests.withheld.into();
     if let Some(sent) = &outcome.sent {
         value["sent"] = serde_json::json!({
             "vectors": sent.vectors, "datagrams": sent.datagrams, "unsent": sent.unsent,
@@ -288,7 +288,7 @@ fn as_json(outcome: &VectorAgentOutcome) -> Result<serde_json::Value> {
 }
 
 fn as_text(outcome: &VectorAgentOutcome) -> String {
-    let received = &outcome.received;
+    let received = &outcome.read.received;
     let mut said = format!(
         "{} of {} in {} from {}: {}",
         count_of(received.vectors, "vector"),
@@ -309,14 +309,17 @@ fn as_text(outcome: &VectorAgentOutcome) -> String {
         (received.damaged, "datagrams that cannot be read"),
         (received.stale, "datagrams that arrived twice or too late"),
         (received.refused, "datagrams of more senders than --senders"),
-        (outcome.foreign, "datagrams from senders outside --allow"),
         (
-            outcome.overwritten,
+            outcome.read.foreign,
+            "datagrams from senders outside --allow",
+        ),
+        (
+            outcome.read.overwritten,
             "datagrams of the ring overwritten before they were read",
         ),
-        (outcome.requests.sent, "requests to flush slots"),
+        (outcome.read.requests.sent, "requests to flush slots"),
         (
-            outcome.requests.withheld,
+            outcome.read.requests.withheld,
             "requests not sent, because too few bytes came from the sender",
         ),
     ];

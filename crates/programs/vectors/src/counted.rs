@@ -11,10 +11,7 @@ pub(super) fn say(counted: &Counted) {
         info!("the filter does not match {}", packets(counted.filtered));
     }
     if counted.not_ip > 0 {
-        info!(
-            "{} without an IP header: left out of the vectors",
-            packets(counted.not_ip)
-        );
+        info!("skipped {}: no IP header", packets(counted.not_ip));
     }
     if counted.cut > 0 {
         warn!(

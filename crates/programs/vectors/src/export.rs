@@ -95,7 +95,7 @@ fn of_log(args: &Args, dir: &str, filter: Option<&Filter>) -> Result<()> {
     let damage = read?;
     exporting.finish()?;
     match damaged(&damage) {
-        Some(places) => bail!("{places}: the vectors cover the rest"),
+        Some(places) => bail!("{places}: the vectors leave out the packets there"),
         None => Ok(()),
     }
 }

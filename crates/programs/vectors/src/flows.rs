@@ -173,13 +173,13 @@ pub(super) fn features(args: &FeaturesArgs) -> Result<()> {
     let without = read.without_flow + without_ip;
     if without > 0 {
         info!(
-            "{} without an IP header are skipped",
+            "skipped {}: no IP header",
             text::count_of(without, "packet")
         );
     }
     if too_many > 0 {
         text::warn(&format!(
-            "{} more than {written} are skipped: give fewer packets",
+            "skipped {}: only the first {written} flows are written; give fewer packets",
             text::count_of(too_many, "flow")
         ));
     }

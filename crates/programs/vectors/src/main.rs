@@ -134,7 +134,7 @@ impl CacheArgs {
         if bytes > CACHE_BYTES_MAX {
             return Err(refuse(format!(
                 "a cache of --slots {} --narrow {} --wide {} --wide-blocks {} takes {} MiB; at most {} \
-                 are possible",
+                 are allowed",
                 self.slots,
                 self.narrow,
                 self.wide,

@@ -132,7 +132,7 @@ pub(super) fn model(args: &ModelArgs) -> Result<()> {
         let modelled = match ways {
             1 => modelled::<1>(&packets, parameters, every_ns),
             8 => modelled::<8>(&packets, parameters, every_ns),
-            _ => bail!("standard input: {ways} ways; 1 or 8 are possible"),
+            _ => bail!("standard input: {ways} ways; 1 or 8 are allowed"),
         };
         match modelled {
             Ok((vectors, parts)) => {

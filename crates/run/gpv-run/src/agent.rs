@@ -1,5 +1,5 @@
 //! The role that receives vectors: by UDP, from a ring in shared memory, or from a file, put together into
-//! records of longer intervals.
+//! records of longer intervals. A [`VectorReader`] does the same in the caller's thread, and gives it the records.
 
 mod inbox;
 mod outputs;
@@ -27,11 +27,11 @@ use self::inbox::{Inbox, InboxOptions};
 use self::outputs::Outputs;
 use crate::error::{At as _, Result, VectorError};
 use crate::form::Form;
-use crate::ring::{Found, RingReader};
+use crate::ring::{Found, RingReader, is_ring};
 use crate::rotation::Rotation;
 use crate::seed::seed;
 
-pub use self::inbox::{Received, Requests};
+pub use self::inbox::{GivenRecord, Received, Requests, Sender};
 pub use self::outputs::{RecordFileSpec, RecordsSpec, Sent};
 
 /// What the kernel keeps of datagrams until they are read.
@@ -93,6 +93,17 @@ pub struct ListenSpec {
 /// What an agent did.
 #[derive(Debug)]
 pub struct VectorAgentOutcome {
+    /// What was read.
+    pub read: VectorsRead,
+    /// Vectors and datagrams that were forwarded, if a destination was given.
+    pub sent: Option<Sent>,
+    /// Why the agent ended before its source did, if so. Vectors received before are written.
+    pub failure: Option<VectorError>,
+}
+
+/// What was read of a source.
+#[derive(Clone, Copy, Debug)]
+pub struct VectorsRead {
     /// Received datagrams, vectors and packets.
     pub received: Received,
     /// Datagrams from senders outside the allowed networks.
@@ -101,10 +112,25 @@ pub struct VectorAgentOutcome {
     pub overwritten: u64,
     /// Control packets sent to caches, and withheld.
     pub requests: Requests,
-    /// Vectors and datagrams that were forwarded, if a destination was given.
-    pub sent: Option<Sent>,
-    /// Why the agent ended before its source did, if so. Vectors received before are written.
-    pub failure: Option<VectorError>,
+}
+
+/// Where records go as they are put together.
+pub trait RecordOutput {
+    /// Takes a record.
+    fn put(&mut self, given: &GivenRecord<'_>);
+
+    /// Called after each datagram, and while none come, every 100 ms.
+    ///
+    /// # Errors
+    ///
+    /// If a record could not be taken: reading ends.
+    fn keep_up(&mut self) -> Result<()>;
+
+    /// Whether no more records are wanted.
+    fn is_complete(&self) -> bool;
+
+    /// Called after records whose interval is over were given.
+    fn expired(&mut self) {}
 }
 
 impl Spec for VectorAgentSpec {
@@ -123,34 +149,29 @@ impl Spec for VectorAgentSpec {
             // The names of files that follow each other are known later.
             sources.check(&file.path)?;
         }
-        let inbox = Inbox::new(InboxOptions {
-            form: self.form,
-            senders_max: self.senders_max,
-            reassembly: self.reassembly,
-            seed: seed()?,
-            flush_idle: self.source.flush_idle(),
-        });
-        let input = Input::open(&self.source)?;
+        let reader =
+            VectorReader::open(&self.source, self.form, self.reassembly, self.senders_max)?;
         self.confine(&tell)?;
-        let outputs = Outputs::open(&self.records, rotation, &sources, &tell)?;
-        if let Some(notice) = input.notice()? {
+        let mut outputs = Outputs::open(&self.records, rotation, &sources, &tell)?;
+        if let Some(notice) = reader.notice()? {
             tell(&notice);
         }
-        let mut agent = Agent {
-            inbox,
-            outputs,
-            form: self.form,
+        let reader = VectorReader {
             datagrams_max: self.datagrams_max,
-            expired_at_once: (self.reassembly.flows as usize).div_ceil(PARTS),
-            tell,
-            foreign: 0,
-            overwritten: 0,
-            has_warned: false,
+            ..reader
         };
         let stopped = Arc::clone(&stop);
         Handle::run((), stop, move || {
-            let ended = agent.take_all(input, &stopped);
-            agent.finish(ended)
+            let (read, ended) = reader.read(&mut outputs, &stopped, &tell);
+            let (sent, failure) = match (outputs.finish(), ended) {
+                (Ok(sent), ended) => (sent, ended.err()),
+                (Err(error), Ok(())) | (Err(_), Err(error)) => return Err(error),
+            };
+            Ok(VectorAgentOutcome {
+                read,
+                sent,
+                failure,
+            })
         })
     }
 }
@@ -179,6 +200,15 @@ impl VectorAgentSpec {
 }
 
 impl VectorSource {
+    /// The ring that is in this file, or the file.
+    #[must_use]
+    pub fn of_file(path: &Path) -> Self {
+        match is_ring(path) {
+            true => Self::Ring(path.to_owned()),
+            false => Self::File(path.to_owned()),
+        }
+    }
+
     fn flush_idle(&self) -> Option<Duration> {
         match self {
             Self::Listen(listen) => listen.flush_idle,
@@ -258,22 +288,100 @@ fn file(path: &Path) -> Result<Box<dyn Read + Send>> {
     Ok(Box::new(BufReader::new(file)))
 }
 
-/// What becomes of datagrams.
-struct Agent {
+/// An open source whose vectors are put together into records. Memory: that of [`VectorAgentSpec`].
+pub struct VectorReader {
+    input: Input,
     inbox: Inbox,
-    outputs: Outputs,
     form: Form,
     datagrams_max: Option<u64>,
     /// Flows of a sender that are looked at for their age at once.
     expired_at_once: usize,
-    tell: Tell,
+}
+
+impl VectorReader {
+    /// Opens the source, for at most `senders_max` senders at the same time.
+    ///
+    /// # Errors
+    ///
+    /// If the source cannot be opened.
+    pub fn open(
+        source: &VectorSource,
+        form: Form,
+        reassembly: ReassemblyOptions,
+        senders_max: usize,
+    ) -> Result<Self> {
+        let inbox = Inbox::new(InboxOptions {
+            form,
+            senders_max,
+            reassembly,
+            seed: seed()?,
+            flush_idle: source.flush_idle(),
+        });
+        Ok(Self {
+            input: Input::open(source)?,
+            inbox,
+            form,
+            datagrams_max: None,
+            expired_at_once: (reassembly.flows as usize).div_ceil(PARTS),
+        })
+    }
+
+    /// What the user should know of the source: where it listens.
+    ///
+    /// # Errors
+    ///
+    /// If the socket has no address.
+    pub fn notice(&self) -> Result<Option<Notice>> {
+        self.input.notice()
+    }
+
+    /// Reads until the source ends, `stop` is set or the output is complete, and gives all records to `output`.
+    /// What was read, and why it ended before the source did, if so.
+    pub fn read(
+        self,
+        output: &mut impl RecordOutput,
+        stop: &AtomicBool,
+        tell: &Tell,
+    ) -> (VectorsRead, Result<()>) {
+        let mut reading = Reading {
+            inbox: self.inbox,
+            output,
+            form: self.form,
+            datagrams_max: self.datagrams_max,
+            expired_at_once: self.expired_at_once,
+            tell,
+            foreign: 0,
+            overwritten: 0,
+            has_warned: false,
+        };
+        let ended = reading.take_all(self.input, stop);
+        let Reading { inbox, output, .. } = &mut reading;
+        inbox.finish(&mut |given| output.put(given));
+        let read = VectorsRead {
+            received: inbox.received(),
+            foreign: reading.foreign,
+            overwritten: reading.overwritten,
+            requests: reading.inbox.requests,
+        };
+        (read, ended)
+    }
+}
+
+/// What becomes of datagrams.
+struct Reading<'a, O> {
+    inbox: Inbox,
+    output: &'a mut O,
+    form: Form,
+    datagrams_max: Option<u64>,
+    expired_at_once: usize,
+    tell: &'a Tell,
     foreign: u64,
     overwritten: u64,
     /// The first datagram that could not be read was reported.
     has_warned: bool,
 }
 
-impl Agent {
+impl<O: RecordOutput> Reading<'_, O> {
     /// Takes what comes until the source ends, it is to stop, or enough came.
     fn take_all(&mut self, input: Input, stop: &AtomicBool) -> Result<()> {
         match input {
@@ -329,7 +437,7 @@ impl Agent {
                 Found::Datagram => {
                     let read = self.datagram(None, ring.datagram());
                     self.warn_once(&name, read);
-                    self.outputs.check()?;
+                    self.output.keep_up()?;
                 }
                 Found::Nothing => backoff(RING_WAIT),
                 Found::End => break,
@@ -361,7 +469,7 @@ impl Agent {
 
     fn is_done(&self) -> bool {
         let most = self.datagrams_max;
-        self.outputs.is_complete()
+        self.output.is_complete()
             || most.is_some_and(|most| self.inbox.received().datagrams >= most)
     }
 
@@ -373,21 +481,20 @@ impl Agent {
         }
         let read = self.datagram(Some(from), bytes);
         self.warn_once(&from, read);
-        self.outputs.check()
+        self.output.keep_up()
     }
 
     fn datagram(&mut self, from: Option<SocketAddr>, bytes: &[u8]) -> Result<(), FormatError> {
-        let outputs = &mut self.outputs;
-        let inbox = &mut self.inbox;
-        inbox.datagram(from, bytes, &mut |given| outputs.put(given))
+        let Self { inbox, output, .. } = self;
+        inbox.datagram(from, bytes, &mut |given| output.put(given))
     }
 
     fn expire(&mut self) -> Result<()> {
-        let outputs = &mut self.outputs;
-        let inbox = &mut self.inbox;
-        inbox.expire(self.expired_at_once, &mut |given| outputs.put(given));
-        outputs.send_begun();
-        outputs.check()
+        let part = self.expired_at_once;
+        let Self { inbox, output, .. } = self;
+        inbox.expire(part, &mut |given| output.put(given));
+        output.expired();
+        output.keep_up()
     }
 
     /// Reads a file of datagrams, or of vectors one after the other.
@@ -413,27 +520,9 @@ impl Agent {
                     source,
                 })?;
             at += bytes.len() as u64;
-            self.outputs.check()?;
+            self.output.keep_up()?;
         }
         Ok(())
-    }
-
-    /// Writes what was put together, however it ended.
-    fn finish(mut self, ended: Result<()>) -> Result<VectorAgentOutcome> {
-        let outputs = &mut self.outputs;
-        self.inbox.finish(&mut |given| outputs.put(given));
-        let (sent, failure) = match (self.outputs.finish(), ended) {
-            (Ok(sent), ended) => (sent, ended.err()),
-            (Err(error), Ok(())) | (Err(_), Err(error)) => return Err(error),
-        };
-        Ok(VectorAgentOutcome {
-            received: self.inbox.received(),
-            foreign: self.foreign,
-            overwritten: self.overwritten,
-            requests: self.inbox.requests,
-            sent,
-            failure,
-        })
     }
 }
 
@@ -502,7 +591,7 @@ mod tests {
         ] {
             std::fs::write(&source, bytes).unwrap();
             let outcome = outcome(dir.path(), source.clone()).unwrap();
-            let received = outcome.received;
+            let received = outcome.read.received;
             assert_eq!((received.vectors, received.packets), (40, 120));
             assert_eq!((received.records, received.lost), (40, 0));
             match outcome.failure {

@@ -35,8 +35,8 @@ mod table;
 mod tap;
 
 pub use agent::{
-    ListenSpec, Received, RecordFileSpec, RecordsSpec, Requests, Sent, VectorAgentOutcome,
-    VectorAgentSpec, VectorSource,
+    GivenRecord, ListenSpec, Received, RecordFileSpec, RecordOutput, RecordsSpec, Requests, Sender,
+    Sent, VectorAgentOutcome, VectorAgentSpec, VectorReader, VectorSource, VectorsRead,
 };
 pub use columns::{CAPTURED_COLUMNS, COLUMN_NAMES, with_time};
 pub use error::VectorError;

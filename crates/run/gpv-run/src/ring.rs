@@ -197,6 +197,18 @@ pub(crate) struct RingReader {
     len: usize,
 }
 
+/// Whether this file is a ring.
+pub(crate) fn is_ring(path: &Path) -> bool {
+    let mut magic = [0; MAGIC.len()];
+    // A pipe would lose what is read here.
+    let file = open(path).and_then(|file| match file.metadata()?.is_file() {
+        true => Ok(file),
+        false => Err(ErrorKind::Unsupported.into()),
+    });
+    let read = file.and_then(|mut file| file.read_exact(&mut magic));
+    read.is_ok() && magic == MAGIC
+}
+
 impl RingReader {
     pub(crate) fn open(path: &Path) -> Result<Self> {
         let name = path.display();

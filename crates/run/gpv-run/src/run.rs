@@ -129,7 +129,7 @@ impl VectorRun {
         let longest = spec.form.longest(length, columns);
         if !(LEN_MIN..=LEN_MAX).contains(&room) || longest > room {
             return Err(VectorError::Refused(format!(
-                "--datagram-max {room}: from {} to {LEN_MAX} are possible with vectors of {length} \
+                "--datagram-max {room}: from {} to {LEN_MAX} are allowed with vectors of {length} \
                  packets; shorter vectors (--narrow, --wide) or fewer --columns need less",
                 longest.max(LEN_MIN),
             )));

@@ -6,6 +6,7 @@ use std::slice::from_ref;
 use anyhow::Result;
 use strata_capture::PacketRef;
 use strata_filter::Filter;
+use strata_gpv::agent::Record;
 use strata_gpv::marple::{Answer, Flows, Query};
 use strata_gpv::{Cache, Full, Grouped, Packet, Parameters, Seen, Vector};
 use strata_pipeline::{FlowFinder, wire_bytes};
@@ -246,6 +247,15 @@ impl Asking {
         self.counted.packets += packets;
         self.left = self.left.map(|left| left.saturating_sub(packets));
         self.flows.ask(0, vectors, &mut at_work(&mut self.queries));
+    }
+
+    /// Takes packets of a flow that were put together of vectors of this switch.
+    pub(super) fn record(&mut self, switch: u32, record: &Record<'_, Full>) {
+        let packets = record.count() as u64;
+        self.counted.packets = self.counted.packets.saturating_add(packets);
+        self.left = self.left.map(|left| left.saturating_sub(packets));
+        self.flows
+            .ask(switch, from_ref(record), &mut at_work(&mut self.queries));
     }
 
     fn push(&mut self) {

@@ -47,11 +47,11 @@ pub(super) struct InboxOptions {
 
 /// A cache at an address.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-pub(super) struct Sender {
+pub struct Sender {
     /// Where datagrams come from; `None` for a file.
-    pub(super) address: Option<SocketAddr>,
+    pub address: Option<SocketAddr>,
     /// The number of the cache, which the paper's form does not have.
-    pub(super) cache: Option<u32>,
+    pub cache: Option<u32>,
 }
 
 /// `10.0.0.1:4000#0`.
@@ -108,6 +108,7 @@ impl Received {
 
 /// Everything that is known of a sender.
 struct Heard {
+    sender: Sender,
     name: String,
     sequencer: Sequencer,
     reassembly: Reassembly<Full>,
@@ -172,6 +173,7 @@ impl Heard {
             waiting_max: WAITING_MAX,
         };
         Self {
+            sender,
             name: sender.to_string(),
             sequencer: Sequencer::new(one),
             reassembly: Reassembly::new(options.reassembly, options.seed),
@@ -190,6 +192,7 @@ impl Heard {
 
     fn end(&mut self, cache: Option<u32>, out: &mut impl FnMut(&GivenRecord<'_>)) {
         let Self {
+            sender,
             name,
             sequencer,
             reassembly,
@@ -197,7 +200,8 @@ impl Heard {
             end,
             ..
         } = self;
-        let mut out = |record: &Record<'_, Full>| out(&GivenRecord::new(name, *columns, record));
+        let who = (*sender, name.as_str());
+        let mut out = |record: &Record<'_, Full>| out(&GivenRecord::new(who, *columns, record));
         if let Some(cache) = cache {
             // What is damaged is counted.
             let _ = sequencer.finish(cache, *end, |_, vector| reassembly.take(vector, &mut out));
@@ -207,16 +211,27 @@ impl Heard {
 }
 
 /// A record, and whose.
-pub(super) struct GivenRecord<'a> {
-    pub(super) sender: &'a str,
-    pub(super) known: Columns,
-    pub(super) record: &'a Record<'a, Full>,
+#[derive(Clone, Copy, Debug)]
+pub struct GivenRecord<'a> {
+    /// Where its vectors came from.
+    pub sender: Sender,
+    /// The same in words, such as `10.0.0.1:4000#0`.
+    pub name: &'a str,
+    /// What all packets of the sender so far say; other fields of the tuples are 0.
+    pub known: Columns,
+    /// The packets.
+    pub record: &'a Record<'a, Full>,
 }
 
 impl<'a> GivenRecord<'a> {
-    fn new(sender: &'a str, known: Columns, record: &'a Record<'a, Full>) -> Self {
+    fn new(
+        (sender, name): (Sender, &'a str),
+        known: Columns,
+        record: &'a Record<'a, Full>,
+    ) -> Self {
         Self {
             sender,
+            name,
             known,
             record,
         }
@@ -382,7 +397,8 @@ impl Inbox {
             idle,
             ..
         } = heard;
-        let mut out = |record: &Record<'_, Full>| out(&GivenRecord::new(name, *columns, record));
+        let who = (sender, name.as_str());
+        let mut out = |record: &Record<'_, Full>| out(&GivenRecord::new(who, *columns, record));
         sequencer.datagram_at_once(bytes, |_, vectors| {
             if let Some(last) = vectors.last() {
                 *latest = (last.start_ns, Instant::now());
@@ -431,7 +447,8 @@ impl Inbox {
             Form::PaperSeq => Sequenced::COLUMNS,
             _ => Basic::COLUMNS,
         };
-        let mut out = |record: &Record<'_, Full>| out(&GivenRecord::new(name, *columns, record));
+        let who = (sender, name.as_str());
+        let mut out = |record: &Record<'_, Full>| out(&GivenRecord::new(who, *columns, record));
         let mut rest = bytes;
         while !rest.is_empty() {
             let taken = paper_vector(form, rest, &mut self.paper, |vector| {
@@ -456,8 +473,8 @@ impl Inbox {
             let (latest_ns, came) = heard.latest;
             let silent: u64 = strata_wire::clamped(came.elapsed().as_nanos());
             let now_ns = latest_ns.saturating_add(silent);
-            let (name, columns) = (&heard.name, heard.columns);
-            let mut out = |record: &Record<'_, Full>| out(&GivenRecord::new(name, columns, record));
+            let (who, columns) = ((heard.sender, heard.name.as_str()), heard.columns);
+            let mut out = |record: &Record<'_, Full>| out(&GivenRecord::new(who, columns, record));
             heard.reassembly.expire(now_ns, part, &mut out);
         }
     }

@@ -11,6 +11,7 @@ use strata_gpv::{Columns, Full, Grouped as _, Key, Reason, Tuple as _, Vector};
 use strata_role::Tell;
 use strata_store::Sources;
 
+use super::RecordOutput;
 use super::inbox::GivenRecord;
 use super::parts::Parts;
 use crate::error::{At as _, Result, VectorError};
@@ -69,7 +70,7 @@ impl Records {
 
     fn put(&mut self, given: &GivenRecord<'_>) -> Result<()> {
         let about = About {
-            exporter: Some(given.sender),
+            exporter: Some(given.name),
             reason: None,
             saturated: None,
             known: given.known,
@@ -207,7 +208,17 @@ impl Outputs {
         })
     }
 
-    pub(super) fn put(&mut self, given: &GivenRecord<'_>) {
+    pub(super) fn finish(mut self) -> Result<Option<Sent>> {
+        self.keep_up()?;
+        if let Some(files) = &mut self.files {
+            files.end()?;
+        }
+        Ok(self.forward.map(Forward::finish))
+    }
+}
+
+impl RecordOutput for Outputs {
+    fn put(&mut self, given: &GivenRecord<'_>) {
         if let Some(files) = &mut self.files
             && let Err(error) = files.put(given)
         {
@@ -219,7 +230,7 @@ impl Outputs {
     }
 
     /// Fails if a record could not be written; completes what is due.
-    pub(super) fn check(&mut self) -> Result<()> {
+    fn keep_up(&mut self) -> Result<()> {
         if let Some(error) = self.failure.take() {
             return Err(error);
         }
@@ -227,22 +238,14 @@ impl Outputs {
     }
 
     /// Whether as many files as wanted are complete.
-    pub(super) fn is_complete(&self) -> bool {
+    fn is_complete(&self) -> bool {
         self.files.as_ref().is_some_and(|files| files.are_complete)
     }
 
-    pub(super) fn send_begun(&mut self) {
+    fn expired(&mut self) {
         if let Some(forward) = &mut self.forward {
             forward.send_begun();
         }
-    }
-
-    pub(super) fn finish(mut self) -> Result<Option<Sent>> {
-        self.check()?;
-        if let Some(files) = &mut self.files {
-            files.end()?;
-        }
-        Ok(self.forward.map(Forward::finish))
     }
 }
 

@@ -3,6 +3,7 @@
 
 mod live;
 mod terminal;
+mod vectors;
 
 use std::collections::{BTreeSet, HashMap};
 use std::fs::{self, File};
