@@ -16,7 +16,7 @@ CHROMIUM = $(shell for one in $(STRATA_CHROMIUM) chromium chromium-browser; do c
 PAGE_PEERS = $(strip $(if $(shell command -v npm),,nodejs npm) $(if $(CHROMIUM),,chromium))
 LINTS := -D warnings
 
-.PHONY: help build install uninstall deb recorder page sql demo test tests test-program test-rest checks others test-page arch messages test-python test-sql verbs neon fmt lint check-docs site tools attack soak nvme fabric forged fuzz bench python lock model compare ablation unseen kept sets frontier links clean
+.PHONY: help build install uninstall deb recorder page sql demo test tests tests-sql test-program test-rest checks others test-page arch messages test-python test-sql verbs neon fmt lint check-docs site tools attack soak nvme fabric forged fuzz bench python lock model compare ablation unseen kept sets frontier links clean
 
 help:
 	@echo "make demo    build, record a real capture, show the result"
@@ -112,14 +112,18 @@ sql:
 test-sql:
 	cd lake && $(CARGO) test --locked --quiet --target-dir target
 
+tests-sql:
+	cd lake && $(CARGO) test --locked --quiet --target-dir target --no-run
+
 demo: recorder
 	@sh demo/run.sh $(STRATA) $(DEMO)
 
-# First all programs and tests are built. Tests of the program then drive processes and interfaces, and often wait: the
-# checks and the other tests run beside them in time that they leave unused, and do not delay them.
+# First all programs and tests are built, since commands of the documents run them. Tests of the program then drive
+# processes and interfaces, and often wait: the checks and the other tests run beside them in time that they leave
+# unused, and do not delay them.
 test:
 	@$(MAKE) --no-print-directory tools page fmt
-	@$(MAKE) --no-print-directory --jobs=3 --output-sync=recurse tests python
+	@$(MAKE) --no-print-directory --jobs=3 --output-sync=recurse tests tests-sql python
 	@$(MAKE) --no-print-directory --jobs=3 --output-sync=recurse test-program checks others
 
 TESTS := $(CARGO) test --workspace --locked --quiet
