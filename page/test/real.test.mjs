@@ -76,8 +76,8 @@ test("a sample is not shown as if it were all", async (t) => {
   const { address } = await serve(t, recorded(t, "--mode", "log-sampled"));
   const page = await open(browser, `${address}/search`);
   const number = async (locator) => Number(/([\d,]+) packets?/.exec(await locator.textContent())[1].replaceAll(",", ""));
-  const missing = await number(page.getByText(/sampled out by a mode/).first());
-  const found = await number(page.locator(".search-state").getByText(/captured/));
+  const missing = await number(page.getByText(/Sampled out by a mode/).first());
+  const found = await number(page.locator(".search-state").getByText(/on the wire/));
   assert.ok(missing > 0);
   assert.equal(found + missing, packetsOf(readFileSync(new URL(`../../${CAPTURE}`, import.meta.url))));
   clean(page);
@@ -247,7 +247,7 @@ function allowed(role, readOnly = false) {
 }
 
 /** What the page does not offer to users who may not change anything. */
-const CHANGES = /Change mode|^Add$|Remove|never whole|always whole|^Label$|Seen|Keep only headers|Stop keeping/;
+const CHANGES = /Change mode|^Add$|Remove|^Label$|Acknowledge|Keep (only|this)|Stop keeping/;
 
 async function isOfferedNoChange(page, address) {
   for (const path of ["/now", "/policies", "/why"]) {
@@ -379,10 +379,10 @@ test("what was compacted and moved is shown with its tier, and searched as befor
   await page.reload();
   await hours.getByText("moved").waitFor();
   // Which classes there are, and for how long, as `strata info` has them.
-  const held = await page.getByRole("region", { name: "Held by class" }).getByRole("rowheader").allTextContents();
+  const held = await page.getByRole("region", { name: "Stored data by class" }).getByRole("rowheader").allTextContents();
   assert.ok(held.length > 0 && !held.includes("not yet compacted"), held.join());
   await page.getByRole("button", { name: "Verify" }).click();
-  await page.getByText(/^Whole: /).waitFor();
+  await page.getByText(/^Intact: /).waitFor();
   await page.goto(`${address}/search?filter=${encodeURIComponent(filter)}`);
   await page.locator(".search-state").getByText(/\d+ flows?/).waitFor();
   const pcapng = await download(page, "Packets, pcapng");
@@ -437,14 +437,14 @@ test("a flow is labelled for training, and a question kept for everybody", async
   await page.goto(`${address}/ask?language=marple`);
   const text = page.getByRole("textbox", { name: /Marple/ });
   await text.fill("heavy_hitters");
-  await page.getByRole("button", { name: "Keep this question" }).click();
-  await page.getByRole("heading", { name: "Kept for all users" }).waitFor();
+  await page.getByRole("button", { name: "Save this query" }).click();
+  await page.getByRole("heading", { name: "Saved for all users" }).waitFor();
   const other = await open(browser, `${address}/ask?language=marple`);
-  await other.getByRole("button", { name: "Forget heavy_hitters" }).waitFor();
-  await other.getByRole("button", { name: "Forget heavy_hitters" }).click();
-  await other.getByRole("heading", { name: "Kept for all users" }).waitFor({ state: "detached" });
+  await other.getByRole("button", { name: "Delete heavy_hitters" }).waitFor();
+  await other.getByRole("button", { name: "Delete heavy_hitters" }).click();
+  await other.getByRole("heading", { name: "Saved for all users" }).waitFor({ state: "detached" });
   await page.goto(`${address}/storage`);
-  await page.getByText("kept the question 'heavy_hitters'").waitFor();
+  await page.getByText("saved the query 'heavy_hitters'").waitFor();
   clean(page);
   clean(other);
   await page.context().close();

@@ -124,7 +124,7 @@ test("a search that goes on says so far of all that it shows, on a phone too", a
         await accessible(page);
         await fits(page);
         more.open(done);
-        await page.getByText("1 flow, 101 packets, 1.21 MB captured, 7 kB kept").waitFor();
+        await page.getByText("1 flow, 101 packets, 1.21 MB on the wire, 7 kB kept").waitFor();
         await page.getByRole("grid", { name: "Flows, 1 rows" }).getByText("7 kB").waitFor();
         assert.equal(await page.getByText(/so far/i).count(), 0);
         assert.equal(await page.getByText("403 kB").count(), 0);
@@ -154,7 +154,7 @@ test("a search begun shows nothing of the one before", async () => {
     flows,
   };
   await served({ at: "/search", over }, async (page) => {
-    await page.getByText("1 flow, 101 packets, 1.21 MB captured, 7 kB kept").waitFor();
+    await page.getByText("1 flow, 101 packets, 1.21 MB on the wire, 7 kB kept").waitFor();
     await page.getByRole("combobox", { name: "Filter" }).fill("udp");
     await page.getByRole("combobox", { name: "Filter" }).press("Enter");
     await page.getByText(/^Searching, /).waitFor();
@@ -196,13 +196,13 @@ for (const [what, end, said] of ENDS) {
       const talkers = page.getByRole("region", { name: /^Most traffic/ });
       await talkers.getByRole("alert").getByText(said).waitFor();
       assert.equal(await talkers.getByRole("meter").count(), 0);
-      assert.equal(await talkers.getByText("Nothing in the log yet").count(), 0);
+      assert.equal(await talkers.getByText("No packets of the last 5 min in the log yet").count(), 0);
     });
     const verify = [{ event: "progress", share: 0.4 }, ...end];
     await served({ at: "/storage", over: { verify } }, async (page) => {
       await page.getByRole("button", { name: "Verify" }).click();
       await page.getByRole("alert").getByText(said).waitFor();
-      assert.equal(await page.getByText(/^Whole:/).count(), 0);
+      assert.equal(await page.getByText(/^Intact:/).count(), 0);
       assert.equal(await page.getByRole("button", { name: "Verify" }).isEnabled(), true);
     });
   });

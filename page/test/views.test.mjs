@@ -483,12 +483,12 @@ test("who may only look is offered no change", async () => {
     ["/why", READY.why],
     ["/packet?log=0&packet=x", READY.packet],
     [`${VIEWS.flow}&label=1`, "text=strata labels add"],
-    ["/ask", "text=Kept for all users"],
+    ["/ask", "text=Saved for all users"],
   ]) {
     await served({ at, over: { session } }, async (page) => {
       await page.locator(ready).first().waitFor();
       const change =
-        /Change mode|^Add$|Remove|never whole|always whole|Show payload|Seen|^Label$|Keep (only|this)|Stop keeping|^Forget/;
+        /Change mode|^Add$|Remove|Show payload|Acknowledge|^Label$|Keep (only|this)|Stop keeping|^Save|^Delete/;
       assert.equal(await page.getByRole("button", { name: change }).count(), 0);
       assert.equal(await page.getByRole("link", { name: change }).count(), 0);
     });
@@ -537,10 +537,10 @@ test("a reason leads to a policy for its example flow, which says that it is no 
   await served({ at: "/why", over }, async (page) => {
     await page.getByText("The largest of them kept 900 B in 2 packets:").waitFor();
     await page.getByText(reason.first_flow).waitFor();
-    await page.getByRole("link", { name: "This example flow: never whole" }).click();
+    await page.getByRole("link", { name: "Keep only headers of this example flow" }).click();
     const match = page.getByRole("combobox", { name: "Packets that match" });
     await valued(match, "tcp and host 10.0.0.1 and host 10.0.0.2 and port 51234 and port 443");
-    const note = page.getByText("This matches one example flow");
+    const note = page.getByText("This filter matches only the example flow");
     await note.waitFor();
     await match.fill("tcp and host 10.0.0.1");
     await note.waitFor({ state: "detached" });
@@ -576,7 +576,7 @@ test("a search says what no search finds, since it was sampled out", async () =>
   };
   await served({ at: "/search", over }, async (page) => {
     // 140 of 400.
-    await page.getByText(/140 packets \(35\.0 %.*sampled out/).first().waitFor();
+    await page.getByText(/Sampled out.*140 packets \(35\.0 %/).first().waitFor();
     await page.getByText("Download", { exact: true }).click();
     const menu = page.locator(".menu-body.wide");
     await menu.getByText(/140 packets/).waitFor();

@@ -283,7 +283,7 @@ class Trainer:
         """The model."""
         options = self.options
         if not self.packet_columns():
-            raise SnapshotError("no feature of single packets: packets without bucket need one")
+            raise SnapshotError("no feature of individual packets: packets without bucket need one")
         shapes = [(*shape, depth) for shape in options.shapes for depth in options.depths]
         steps = len(self.folds) * (len(shapes) + 1)
         with tqdm(

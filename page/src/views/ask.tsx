@@ -35,7 +35,7 @@ function useKeeping(session: Session): Keeping {
   if (!keeps) {
     const others = (name: string) => own.filter((one) => one.name !== name);
     return {
-      where: "Kept in this browser",
+      where: "Saved in this browser",
       questions: own,
       problem: null,
       keep: (question) => setOwn([question, ...others(question.name)].slice(0, KEPT_MOST)),
@@ -53,7 +53,7 @@ function useKeeping(session: Session): Keeping {
   };
   const may = session.roles.includes("payload") && !session.read_only;
   return {
-    where: "Kept for all users",
+    where: "Saved for all users",
     questions: shared.data ?? [],
     problem: problem ?? shared.problem,
     ...(may && {
@@ -136,7 +136,7 @@ export function Ask({ place, session }: View) {
             {!may && <Notice kind="warn">Answers may contain payload: only users who may view payload can ask.</Notice>}
             {availability && !availability.available && <Notice kind="warn">{availability.problem}</Notice>}
             <label class="labelled">
-              <span>{language === "sql" ? "SQL" : "Marple's language, or the name of a question"}</span>
+              <span>{language === "sql" ? "SQL" : "Marple's language, or the name of a query"}</span>
               <textarea
                 rows={6}
                 spellcheck={false}
@@ -175,7 +175,7 @@ export function Ask({ place, session }: View) {
                     keeping.keep?.({ language, name, text });
                   }}
                 >
-                  Keep this question
+                  Save this query
                 </button>
               )}
             </p>
@@ -200,7 +200,7 @@ interface BesideProps {
 /** Questions to choose from, and the tables. */
 function Beside({ can, language, keeping, choose }: BesideProps) {
   return (
-    <aside class="card beside" aria-label="Questions and tables">
+    <aside class="card beside" aria-label="Queries and tables">
       <Problem of={keeping.problem} />
       {keeping.questions.length > 0 && (
         <>
@@ -212,7 +212,7 @@ function Beside({ can, language, keeping, choose }: BesideProps) {
                   {one.name}
                 </button>{" "}
                 {keeping.forget && (
-                  <button type="button" class="plain" aria-label={`Forget ${one.name}`} onClick={() => keeping.forget?.(one.name)}>
+                  <button type="button" class="plain" aria-label={`Delete ${one.name}`} onClick={() => keeping.forget?.(one.name)}>
                     ✕
                   </button>
                 )}
@@ -221,7 +221,7 @@ function Beside({ can, language, keeping, choose }: BesideProps) {
           </ul>
         </>
       )}
-      <h2>Questions</h2>
+      <h2>Queries</h2>
       <ul class="plain-list">
         {can.questions
           .filter((one) => one.language === language)
@@ -290,7 +290,7 @@ function Result({ of: answer }: { of: Answer }) {
   };
   return (
     <Card title="Answer" side={<span class="quiet">{`${plural(answer.rows.length, "row")} in ${duration(answer.seconds)}`}</span>}>
-      {answer.truncated && <Notice kind="warn">Not all rows are here: {answer.truncated}</Notice>}
+      {answer.truncated && <Notice kind="warn">Incomplete answer: {answer.truncated}</Notice>}
       {answer.notes.map((note, index) => (
         <p key={index} class="quiet">
           {note}
@@ -312,7 +312,7 @@ function Result({ of: answer }: { of: Answer }) {
           height={Math.min(480, 40 + answer.rows.length * 30)}
         />
       )}
-      <p>The same in a shell:</p>
+      <p>Equivalent command:</p>
       <Command text={answer.command} />
     </Card>
   );

@@ -42,14 +42,14 @@ export function Facets(props: { place: Place; what: Asked; result: Told }) {
           </Item>
         ))}
       </Facet>
-      <Facet name="Address" amount="captured">
+      <Facet name="Address" amount="bytes">
         {result.top.addresses.slice(0, 10).map((one) => (
           <Item key={one.what} to={narrowTo(`host ${one.what}`)} packets={one.packets} bytes={one.wire_bytes}>
             {one.what}
           </Item>
         ))}
       </Facet>
-      <Facet name="Port" amount="captured">
+      <Facet name="Port" amount="bytes">
         {result.top.ports.slice(0, 10).map((one) => (
           <Item key={one.what} to={narrowTo(portFilter(one.what))} packets={one.packets} bytes={one.wire_bytes}>
             {one.what}

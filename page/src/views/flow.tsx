@@ -198,7 +198,7 @@ function Sums({ of: flow }: { of: Flow }) {
     <>
       <div class="figures">
         <Big value={count(all)} of={`packet${all === 1 ? "" : "s"}, ${count(flow.packets_back)} back`} />
-        <Big value={bytes(flow.wire_bytes)} of="captured" />
+        <Big value={bytes(flow.wire_bytes)} of="on the wire" />
         <Big value={bytes(flow.kept_bytes)} of="kept" />
         <Big value={duration(seconds(flow))} of={`from ${dayTime(nanoseconds(flow.first))}`} />
       </div>
@@ -210,7 +210,7 @@ function Sums({ of: flow }: { of: Flow }) {
             {flow.classes.length > 1 && <> {plural(packets, "packet")}</>}
           </span>
         ))}
-        {flow.score !== null && <>; the surest verdict by {percent(flow.score)} of the trees</>}
+        {flow.score !== null && <>; the surest verdict with a mean share of {percent(flow.score)} in the trees</>}
       </p>
     </>
   );

@@ -51,8 +51,8 @@ export function SampledNote(props: { of: Sampled | null }) {
   const { packets, captured } = props.of;
   return (
     <Notice kind="info">
-      {plural(packets, "packet")} ({percent(packets / captured)} of all captured for this log, at any time) were
-      sampled out by a mode or policy: lists, downloads and counts include only the others.
+      Sampled out by a mode or policy: {plural(packets, "packet")} ({percent(packets / captured)} of all packets captured
+      for this log, not only in the selected time). Lists, downloads and counts do not include them.
     </Notice>
   );
 }

@@ -265,7 +265,7 @@ function Figures({ tick }: { tick: RecorderTick }) {
   return (
     <div class="figures">
       <Big value={rate(tick.packets_per_second)} of="packets" />
-      <Big value={byteRate(tick.bytes_per_second)} of="captured" />
+      <Big value={byteRate(tick.bytes_per_second)} of="on the wire" />
       <Big
         value={byteRate(tick.kept_bytes_per_second)}
         of={share === null ? "kept" : `kept, ${percent(Math.min(share, 1))}`}
@@ -298,11 +298,11 @@ function NotKept({ tick }: { tick: RecorderTick }) {
     <>
       {tick.not_kept.map(({ how, packets, bytes: size, packets_per_second }) => (
         <p key={how}>
-          Not kept on purpose: <b>{plural(packets, "packet")}</b> (
+          Deliberately not kept: <b>{plural(packets, "packet")}</b> (
           {percent(tick.captured_packets > 0 ? packets / tick.captured_packets : 0)} of those captured, {bytes(size)}),{" "}
           {NOT_KEPT[how] ?? how}
           {packets_per_second > 0 ? `; now ${rate(packets_per_second)}, in mode ${tick.mode}` : "; none now"}. Search and
-          downloads have only the other packets.
+          downloads do not include these packets.
         </p>
       ))}
     </>
@@ -345,14 +345,14 @@ function Losses({ tick }: { tick: RecorderTick }) {
 
 /** What a recording can run short of, by the names that `strata status` and the configuration have. */
 const RESOURCES: Record<string, string> = {
-  disk_space: "used of the log's file system, as in df",
-  blocks: "memory blocks that wait for the disk",
+  disk_space: "share of the log's file system in use, as in df",
+  blocks: "share of the memory blocks that wait for the disk",
   ring: "drops by the kernel since the last reading, because the ring was full",
-  cpu: "of a core, by the busiest worker",
-  ring_fill: "of the fullest ring, waiting for its worker",
-  disk_rate: "share of the time that the disk is busy",
-  rdma: "of RDMA messages, lost on the way: sent again, skipped or missing at the relay",
-  bandwidth: "of the rate allowed to the disk or the relay",
+  cpu: "share of a core used by the busiest worker",
+  ring_fill: "share of the fullest ring waiting for its worker",
+  disk_rate: "share of the time that the disk's write queue is full",
+  rdma: "share of RDMA messages lost: sent again, skipped or missing at the relay",
+  bandwidth: "share of the rate allowed to the disk or the relay",
 };
 
 function Resources({ tick }: { tick: RecorderTick }) {
@@ -377,7 +377,7 @@ function Resources({ tick }: { tick: RecorderTick }) {
                 </>
               )}
               {seconds_to_full != null && <small>full in {duration(seconds_to_full)}</small>}
-              {degradation_steps > 0 && <small class="bad">short: {plural(degradation_steps, "step")} down</small>}
+              {degradation_steps > 0 && <small class="bad">short: mode degraded by {plural(degradation_steps, "step")}</small>}
             </dd>
           </div>
         ))}
@@ -385,7 +385,7 @@ function Resources({ tick }: { tick: RecorderTick }) {
           <div>
             <dt>payload</dt>
             <dd class={shed.now ? "bad" : ""}>
-              {shed.now ? `at most ${shed.bytes} bytes of a packet, as packets were lost` : "captured whole"}
+              {shed.now ? `at most ${shed.bytes} bytes of each packet, because packets were lost` : "captured whole"}
               <small>
                 given up {shed.times === 1 ? "once" : plural(shed.times, "time")}, for {duration(shed.seconds)} in all
               </small>
@@ -429,11 +429,11 @@ function Events(props: { id: string; events: Event[]; mayChange: boolean; again:
             <time dateTime={event.at}>{time(nanoseconds(event.at), 0)}</time>{" "}
             <span>
               <b>{event.what}</b> {event.why && <>({event.why})</>} <small>by {event.who}</small>
-              {event.acknowledged && <small>, seen by {event.acknowledged.who}</small>}
+              {event.acknowledged && <small>, acknowledged by {event.acknowledged.who}</small>}
             </span>
             {event.alert && !event.acknowledged && props.mayChange && (
               <button type="button" onClick={() => acknowledge(event)}>
-                Seen
+                Acknowledge
               </button>
             )}
           </li>
@@ -483,14 +483,17 @@ function Fit(props: { recorder: string; up: boolean }) {
             ? `Too few packets to judge the fit of the model: ${count(drift.samples)} evaluated.`
             : drift.fits
               ? "The model fits this traffic."
-              : "The traffic is unlike the training data of the model: train it again, or let it learn (strata learn)."}{" "}
+              : "The traffic is unlike the training data of the model: train it again, or learn a new model (strata learn)."}{" "}
           <small>
-            drift {drift.score_index.toFixed(2)}, bound {drift.bound.toFixed(2)}
+            drift index {drift.score_index.toFixed(2)}, limit {drift.bound.toFixed(2)}
           </small>
         </p>
       )}
       {drift && drift.fits === false && (
-        <p>Most unlike: {drift.features.map((feature) => `${feature.name} (${feature.index.toFixed(2)})`).join(", ")}</p>
+        <p>
+          Features that changed most:{" "}
+          {drift.features.map((feature) => `${feature.name} (${feature.index.toFixed(2)})`).join(", ")}
+        </p>
       )}
       {detail && (
         <p>

@@ -91,7 +91,7 @@ export function Policies({ place, session }: View) {
       <Card title="In force">
         <Problem of={policies.problem} again={again} />
         <Loading when={policies.loading && !policies.data} />
-        {policies.data?.length === 0 && <p>None: the mode decides about every packet.</p>}
+        {policies.data?.length === 0 && <p>None: the mode decides for every packet.</p>}
         {policies.data && policies.data.length > 0 && (
           <Rows
             label="Policies"
@@ -101,7 +101,7 @@ export function Policies({ place, session }: View) {
               { text: "Priority", number: true },
               { text: "Packets", number: true },
               { text: "Bytes", number: true },
-              "From",
+              "Origin",
               "",
             ]}
           >
@@ -177,8 +177,8 @@ function NewPolicy(props: NewProps) {
         />
         {query.has("example") && match === query.get("match") && (
           <Notice kind="info">
-            This matches one example flow, not all that is kept for its reason: a policy goes by addresses, protocols
-            and ports. Shorten it to match more.
+            This filter matches only the example flow, not every packet kept for the same reason: policies match
+            addresses, protocols and ports. Shorten it to match more.
           </Notice>
         )}
         <div class="row">
@@ -214,8 +214,8 @@ function NewPolicy(props: NewProps) {
                 {shown(covered(tried), (tried) => (
                   <>
                     <p>
-                      In the log it would have matched <b>{plural(tried.packets, "packet")}</b> of{" "}
-                      {plural(tried.flows, "flow")}: {bytes(tried.wire_bytes)} captured, {bytes(tried.kept_bytes)} kept.
+                      In this log, the policy would have matched <b>{plural(tried.packets, "packet")}</b> of{" "}
+                      {plural(tried.flows, "flow")}: {bytes(tried.wire_bytes)} on the wire, {bytes(tried.kept_bytes)} kept.
                     </p>
                     {tried.would && <Would of={tried.would} packets={tried.packets} />}
                   </>
@@ -240,7 +240,7 @@ function Would(props: { of: NonNullable<Matched["would"]>; packets: number }) {
       With this policy {exact ? "" : "about "}
       <b>{bytes(kept_bytes)}</b> of them would have been kept{more ? ", more than without it" : ""}.
       {sampled &&
-        ` They are a sample of about ${plural(packets, "packet")}: a policy keeps all packets that match, also those that the mode samples out.`}
+        ` They are a sample of about ${plural(packets, "packet")}: a policy keeps all packets that match, including those that the mode samples out.`}
     </>
   );
   return more ? <Notice kind="warn">{text}</Notice> : <p>{text}</p>;

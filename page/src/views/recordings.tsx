@@ -25,7 +25,7 @@ export function Recordings({ log }: { log: string }) {
           label="Recordings"
           head={[
             { text: "No.", number: true },
-            "From",
+            "Source",
             "Mode at start",
             "Model",
             "Fit",
@@ -75,7 +75,7 @@ function fit(one: Recording): string {
   if (one.drift.fits === null) return "too few packets to tell";
   if (one.drift.fits) return `fits (${index})`;
   const worst = one.drift.features[0];
-  return `no longer fits (${index}${worst ? `, most different: ${worst.name}` : ""})`;
+  return `no longer fits (${index}${worst ? `, changed most: ${worst.name}` : ""})`;
 }
 
 type ShadowOf = NonNullable<Recording["shadow"]>;
@@ -87,7 +87,8 @@ function Shadow(props: { id: number; of: ShadowOf }) {
   return (
     <>
       <h3>
-        Recording {props.id}: {shadow} in the shadow{models && <> of {models.in_force}</>}
+        Recording {props.id}:{" "}
+        {models ? `shadow model ${models.in_shadow}, compared with ${models.in_force}` : "the shadow model"}
       </h3>
       {models?.promoted && (
         <p>The shadow model was promoted: it decides now, and the recording's own model is compared with it.</p>

@@ -201,7 +201,7 @@ function Form({ place, session, what, log, again, found }: FormProps) {
       <div class="search-state" role="status">
         {running && found.outline && (
           <span>
-            <b>{plural(found.outline.packets, "packet")}</b>, {bytes(found.outline.wire_bytes)} captured,{" "}
+            <b>{plural(found.outline.packets, "packet")}</b>, {bytes(found.outline.wire_bytes)} on the wire,{" "}
             {bytes(found.outline.kept_bytes)} kept.{" "}
           </span>
         )}
@@ -239,7 +239,7 @@ function progress({ outline, share, soFar }: Found): string {
 }
 
 function inNumbers({ flows, packets, wire_bytes, kept_bytes }: SearchResult): string {
-  return `${plural(flows, "flow")}, ${plural(packets, "packet")}, ${bytes(wire_bytes)} captured, ${bytes(kept_bytes)} kept`;
+  return `${plural(flows, "flow")}, ${plural(packets, "packet")}, ${bytes(wire_bytes)} on the wire, ${bytes(kept_bytes)} kept`;
 }
 
 const AMOUNTS = [
@@ -261,7 +261,7 @@ function Histogram({ place, over }: { place: Place; over: Series }) {
       <header>
         <Choice label="Amount" of={AMOUNTS} is={amount} choose={setAmount} />
         <span class="quiet">
-          {dayTime(BigInt(Math.floor(start)) * 1_000_000_000n)}, drag to choose a time
+          {dayTime(BigInt(Math.floor(start)) * 1_000_000_000n)} · drag to select a time range
         </span>
       </header>
       <Chart
@@ -381,7 +381,7 @@ function Listed(props: FlowsProps & { end: Searched }) {
         ({ flows }) =>
           flows > listed && (
             <Notice kind="warn">
-              The first {count(listed)} of {count(flows)} flows can be listed: narrow the time or the filter.
+              Only the first {count(listed)} of {count(flows)} flows are listed: narrow the time range or the filter.
             </Notice>
           ),
       )}

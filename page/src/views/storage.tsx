@@ -110,7 +110,7 @@ function Disk({ of: held }: { of: Held }) {
       {disk && (
         <Big
           value={bytes(disk.free_bytes)}
-          of={`free of ${bytes(disk.total_bytes)} of its file system, ${percent(disk.total_bytes > 0 ? 1 - disk.free_bytes / disk.total_bytes : 1)} used`}
+          of={`free of ${bytes(disk.total_bytes)} on the log's file system, ${percent(disk.total_bytes > 0 ? 1 - disk.free_bytes / disk.total_bytes : 1)} used`}
         />
       )}
       {disk && disk.seconds_to_full !== null && (
@@ -127,13 +127,13 @@ function Disk({ of: held }: { of: Held }) {
 
 function HeldByClass({ of: held, log }: { of: Held; log: string }) {
   return (
-    <Card title="Held by class">
+    <Card title="Stored data by class">
       {held.held.length === 0 ? (
         <p>Nothing yet: strata compact sorts a log by class, so that each class can have its own retention time.</p>
       ) : (
         <Rows
-          label="Held by class"
-          head={["Class", { text: "Days", number: true }, "Since", { text: "Size", number: true }, { text: "A day", number: true }]}
+          label="Stored data by class"
+          head={["Class", { text: "Days", number: true }, "Since", { text: "Size", number: true }, { text: "Per day", number: true }]}
         >
           {held.held.map((one) => (
             <tr key={one.class}>
@@ -147,7 +147,7 @@ function HeldByClass({ of: held, log }: { of: Held; log: string }) {
         </Rows>
       )}
       <p>
-        <a href={link("/search", { log, sort: "kept_bytes", order: "desc" })}>Flows that use most disk space</a>
+        <a href={link("/search", { log, sort: "kept_bytes", order: "desc" })}>Flows that use the most disk space</a>
       </p>
     </Card>
   );
@@ -210,7 +210,7 @@ function Next({ of: held, place }: { of: Held; place: Place }) {
   const set = (name: string) => (event: Event) =>
     go(changed(place, { [name]: (event.currentTarget as HTMLInputElement).value }), true);
   return (
-    <Card title="Next to be deleted">
+    <Card title="To be deleted next">
       <div class="row">
         <Labelled label="Older than (days)">
           <input type="number" min={0} step="any" value={place.query.get("days") ?? ""} onChange={set("days")} />
@@ -285,7 +285,7 @@ function Verify({ log }: { log: string }) {
       )}
       {done && (done.damaged?.length ?? 0) === 0 && (
         <Notice kind="good">
-          Whole: {plural(done.files ?? 0, "file")}, {bytes(done.bytes ?? 0)}.
+          Intact: {plural(done.files ?? 0, "file")}, {bytes(done.bytes ?? 0)}.
         </Notice>
       )}
       {done && (done.damaged?.length ?? 0) > 0 && (

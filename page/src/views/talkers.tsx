@@ -62,7 +62,7 @@ export function Talkers(props: { log: string }) {
 }
 
 function Top(props: { of: SearchResult["top"]["addresses"]; to: (name: string) => string }) {
-  if (props.of.length === 0) return <p>Nothing in the log yet.</p>;
+  if (props.of.length === 0) return <p>No packets of the last {MINUTES} min in the log yet.</p>;
   const most = props.of[0]?.wire_bytes ?? 1;
   return (
     <ul class="top-list">

@@ -76,7 +76,7 @@ function Reasons({ of: data, log, place, session }: ReasonsProps) {
       </ol>
       {data.kinds_in_all > data.kinds.length && (
         <p>
-          And {plural(data.kinds_in_all - data.kinds.length, "kind")} more, which kept{" "}
+          And {plural(data.kinds_in_all - data.kinds.length, "more kind")}, which kept{" "}
           {bytes(data.total.kept_bytes - listed("kept_bytes"))} in {plural(data.total.packets - listed("packets"), "packet")}.
         </p>
       )}
@@ -127,7 +127,7 @@ function One({ kind, log, place, most, whole, mayChange }: OneProps) {
       <p>
         <small>
           Example: {reason.first_flow}
-          {reason.score !== null && <>; {percent(reason.score)} of the trees</>}
+          {reason.score !== null && <>; mean share of its class in the trees: {percent(reason.score)}</>}
         </small>
       </p>
       <Signs signs={reason.signs} />
@@ -169,10 +169,10 @@ function Policy(props: { reason: Kind["largest"]; log: string; mayChange: boolea
   return (
     <>
       <a class="button" href={to("header")} title={match}>
-        This example flow: never whole …
+        Keep only headers of this example flow …
       </a>
       <a class="button" href={to("full")} title={match}>
-        This example flow: always whole …
+        Keep this example flow whole …
       </a>
     </>
   );

@@ -174,7 +174,7 @@ pub enum ParseKeysError {
     #[error("more than {KEYS_MAX} keys")]
     TooMany,
     /// There is no key.
-    #[error("no key: a line of 64 hexadecimal digits (`openssl rand -hex 32`)")]
+    #[error("contains no key: write 64 hexadecimal digits on a line (`openssl rand -hex 32`)")]
     None,
 }
 

@@ -8,7 +8,7 @@ use std::error::Error;
 pub enum SinkError {
     /// No space is left.
     #[error(
-        "{file}: the disk is full: {}what does not fit is counted as dropped (disk_full)",
+        "{file}: the disk is full: {}packets that do not fit are counted as dropped (disk_full)",
         if *.goes_on { "" } else { "the recording ends; " }
     )]
     Full {

@@ -11,7 +11,7 @@ const PARTIAL: &str = "partial 128";
 /// The sampled header-only granularity of Table II.
 const SAMPLED: &str = "header 1/10";
 
-/// A mode: granularities for benign and anomalous classes, and for single
+/// A mode: granularities for benign and anomalous classes, and for individual
 /// classes by name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mode {
@@ -30,7 +30,7 @@ pub struct ModeConfig {
     pub benign: String,
     /// Granularity of anomalous classes, and of packets that are not dissected.
     pub anomalous: String,
-    /// Granularity of single classes, by name.
+    /// Granularity of individual classes, by name.
     #[serde(default)]
     pub classes: BTreeMap<String, String>,
 }

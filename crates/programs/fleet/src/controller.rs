@@ -128,8 +128,9 @@ enum Command {
         #[command(flatten)]
         state: StateArgs,
     },
-    /// List what was changed at the controller, by which user, when and why: applied and undone policies, agents that
-    /// enrolled, were revoked or forgotten, and copies of agents. It keeps the last 10,000.
+    /// List changes at the controller, by which user, when and why: policies applied and undone, agents enrolled,
+    /// revoked or forgotten, and agents found on a second host (copied directories). The controller keeps the last
+    /// 10,000 entries.
     Log {
         /// List only this number of events, the latest.
         #[arg(short = 'n', long, value_name = "N", default_value_t = 50,
@@ -168,7 +169,7 @@ enum Command {
         #[command(flatten)]
         state: StateArgs,
     },
-    /// Forget an agent, with the identities of its interfaces, or a collector; its host may enrol
+    /// Forget an agent and the identities of its interfaces, or a collector; its host may enrol
     /// again.
     Forget {
         /// The name of the agent or collector.
@@ -347,7 +348,7 @@ fn files(dir: &Path) -> Result<Vec<DocumentFile>> {
         }
         left = left.checked_sub(metadata.len()).ok_or_else(|| {
             refuse(format!(
-                "{}: all files together have more than 16 MiB",
+                "{}: the files together are larger than 16 MiB",
                 dir.display()
             ))
         })?;

@@ -141,7 +141,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     })?;
     if read.without_flow > 0 {
         info!(
-            "left out: {} without a flow",
+            "skipped {}: not part of a flow",
             text::count_of(read.without_flow, "packet")
         );
     }

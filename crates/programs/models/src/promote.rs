@@ -49,7 +49,7 @@ pub(crate) struct Args {
     #[arg(long)]
     force: bool,
 
-    /// Give a reason, which the list of events shows.
+    /// Give a reason, which `strata status` shows with the event.
     #[arg(long, default_value = "")]
     why: String,
 
@@ -141,7 +141,7 @@ fn replace(new: &Path, file: &Path, force: bool) -> Result<()> {
     let Some(old) = replaced else {
         return Ok(());
     };
-    writeln!(out, "{}: the model before", before(&file).display())?;
+    writeln!(out, "{}: the previous model", before(&file).display())?;
     let (classes, earlier) = (model.class_names(), Model::classes_of(&old));
     let earlier = earlier.map(|list| list.into_iter().map(|class| class.name).collect::<Vec<_>>());
     if let Ok(earlier) = earlier

@@ -21,8 +21,8 @@ use strata_terminal::text::not_a_duration;
 /// Arguments of `strata status`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-If several recordings run, each has a line, with its lost packets (before they reached Strata and
-inside it, added up) and its socket, for --socket. --json needs a single recording.
+If several recordings run, each is shown on one line, with the packets lost (before Strata and in
+it, added up) and its socket, for --socket. --json needs a single recording.
 
 Examples:
   strata status
@@ -62,7 +62,7 @@ Examples:
         /// Return to the previous mode after this time (90s, 10m, 2h), at most 365 days.
         #[arg(long = "for", value_name = "TIME")]
         period: Option<String>,
-        /// Give a reason, which the list of events shows.
+        /// Give a reason, which `strata status` shows with the event.
         #[arg(long, default_value = "")]
         why: String,
         /// Print the result as a JSON object.
@@ -116,7 +116,7 @@ pub(crate) struct DetailArgs {
     /// headers, or none for no limit.
     #[arg(value_name = "BUDGET")]
     detail: String,
-    /// Give a reason, which the list of events shows.
+    /// Give a reason, which `strata status` shows with the event.
     #[arg(long, default_value = "")]
     why: String,
     /// Print the result as a JSON object.
@@ -160,7 +160,7 @@ Examples:
         /// Never delete the kept data of these packets to free disk space.
         #[arg(long)]
         protect: bool,
-        /// Give a reason, which the list of events shows.
+        /// Give a reason, which `strata status` shows with the event.
         #[arg(long, default_value = "")]
         why: String,
         /// Print the result as a JSON object.

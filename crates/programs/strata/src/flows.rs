@@ -50,9 +50,10 @@ impl TimeoutArgs {
 #[command(next_help_heading = "Flows")]
 pub(crate) struct FlowArgs {
     /// Send the flows of all captured packets, as they end, as IPFIX over UDP to this collector
-    /// (nfcapd, pmacct, Akvorado and others); the port is 4739 unless given. Without -o, only flows
-    /// are made. The recording never waits for the collector: packets that come faster than flows
-    /// are made are in no flow, and counted, and so are datagrams that are not delivered.
+    /// (nfcapd, pmacct, Akvorado and others); the port is 4739 unless given. Without -o, Strata
+    /// only exports flows. The recording never waits for the collector: packets that arrive faster
+    /// than they can be assigned to flows are in no flow; they are counted, as are datagrams that
+    /// are not delivered.
     #[arg(long, value_name = "HOST[:PORT]")]
     flows_to: Option<String>,
 

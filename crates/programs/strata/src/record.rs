@@ -154,7 +154,7 @@ pub(crate) struct DataPathArgs {
 
     /// Choose the flow to which a tunnelled packet belongs (GRE, ERSPAN, NSH, IP in IP, VXLAN and
     /// others in UDP).
-    #[arg(long, value_enum, default_value_t = Tunnel::Inner, help_heading = CLASSIFICATION)]
+    #[arg(long, value_enum, value_name = "WHICH", default_value_t = Tunnel::Inner, help_heading = CLASSIFICATION)]
     tunnel_key: Tunnel,
 
     /// End with the process that started this one.
@@ -165,13 +165,15 @@ pub(crate) struct DataPathArgs {
     #[arg(long = "nano", hide = true)]
     nano: bool,
 
-    /// Set the key of flow fingerprints, for repeatable runs: the same files, with the same key,
-    /// give the same blocks. Random by default, so that an attacker cannot make flows collide; a
-    /// few flows collide by chance, and packets of these may be kept differently in the next run.
+    /// Set the seed of flow fingerprints, for repeatable runs: the same files with the same seed
+    /// give the same blocks. By default random, so that an attacker cannot make flows collide; a
+    /// few flows still collide by chance, and with another seed their packets may be kept
+    /// differently.
     #[arg(long, value_name = "N", help_heading = CLASSIFICATION)]
     hash_seed: Option<u64>,
 
-    /// Seed the choice of the packets that a sampling granularity (1/N, not 1/N flows) keeps.
+    /// Seed the random choice of packets or flows in granularities that sample them (1/N, 1/N
+    /// flows).
     #[arg(long, value_name = "N", default_value_t = 0, help_heading = CLASSIFICATION)]
     sampling_seed: u64,
 

@@ -101,9 +101,9 @@ pub(crate) struct Args {
     #[arg(long)]
     read_only: bool,
 
-    /// Store questions (Ask) and labels of flows in this directory, for all users of the page;
+    /// Store queries (Ask) and labels of flows in this directory, for all users of the page;
     /// `strata train LOG --labels DIR/labels.json` reads the labels. Created if missing. Without
-    /// it, questions stay in the browser, and the page shows the command that labels a flow.
+    /// it, queries stay in the browser, and the page shows the command that labels a flow.
     #[arg(long, value_name = "DIR")]
     state: Option<PathBuf>,
 
@@ -368,6 +368,6 @@ fn browse(page: &str) {
     match opened {
         // It ends by itself, and is waited for so that nothing is left of it.
         Ok(mut child) => drop(std::thread::spawn(move || child.wait())),
-        Err(error) => warn!("no browser can be opened (xdg-open: {error}): go to {page}"),
+        Err(error) => warn!("cannot open a browser (xdg-open: {error}): go to {page}"),
     }
 }

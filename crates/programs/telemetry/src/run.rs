@@ -232,7 +232,7 @@ fn collectors(args: &Args) -> Result<Option<CollectorsSpec>> {
     let count = args.collector.len();
     if count > TELEMETRY_COLLECTORS_MAX {
         let most = format!(
-            "--collector is given {count} times: at most {TELEMETRY_COLLECTORS_MAX} are possible"
+            "--collector is given {count} times: at most {TELEMETRY_COLLECTORS_MAX} are allowed"
         );
         return Err(refuse(most));
     }

@@ -459,7 +459,7 @@ fn export_key(spec: &ControllerSpec) -> Result<Option<MasterKey>> {
     match keys.master() {
         Some(master) => Ok(Some(master.clone())),
         None => Err(RoleError::Refused(format!(
-            "{}: has only keys of single identities: keys of agents are derived from a line of 64 \
+            "{}: has only keys of individual identities: keys of agents are derived from a line of 64 \
              hexadecimal digits",
             path.display()
         ))),

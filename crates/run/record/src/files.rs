@@ -136,10 +136,12 @@ fn record(
     // A pipe ends for us when a signal comes: what else would come by it is not known.
     let may_have_more = || paths.iter().any(|path| !path.is_file());
     if has_more {
-        warnings.push(String::from("interrupted by a signal: the input has more"));
+        warnings.push(String::from(
+            "interrupted by a signal: the input has more packets",
+        ));
     } else if setup.stop.load(Ordering::Relaxed) && may_have_more() {
         warnings.push(String::from(
-            "interrupted by a signal: the input may have more",
+            "interrupted by a signal: the input may have more packets",
         ));
     }
     let pressure = worker.pressure();

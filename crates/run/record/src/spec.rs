@@ -199,7 +199,7 @@ impl InterfaceSpec {
         let count = self.cores.len();
         u16::try_from(count).map_err(|_| {
             RoleError::Refused(format!(
-                "--cores: {count} workers are too many: at most 65535 are possible"
+                "--cores: {count} workers; at most 65535 are allowed"
             ))
         })
     }

@@ -315,7 +315,7 @@ pub(crate) async fn ask(app: &App, asked: &Question) -> Result<AnswerTable, Refu
             Refused::new(StatusCode::NOT_IMPLEMENTED, "missing_tool", error)
         }
         NoAnswer::Late(after) => {
-            let error = format!("no answer after {} s: narrow the question", after.as_secs());
+            let error = format!("no answer after {} s: narrow the query", after.as_secs());
             Refused::new(StatusCode::GATEWAY_TIMEOUT, "timeout", error)
         }
     })?;
@@ -370,14 +370,14 @@ fn table(answered: &Answered, rows_max: usize, shape: &Shape) -> Result<ReadTabl
     let mut rows: Vec<csv::StringRecord> = Vec::new();
     let mut truncated = answered.is_cut.then(|| {
         format!(
-            "the answer has more than {} MiB: narrow the question",
+            "the answer has more than {} MiB: narrow the query",
             BYTES_MAX >> 20
         )
     });
     for record in reader.records() {
         if rows.len() == rows_max {
             truncated = Some(format!(
-                "there are more than {rows_max} rows: narrow the question, or raise the limit of \
+                "there are more than {rows_max} rows: narrow the query, or raise the limit of \
                  rows"
             ));
             break;

@@ -124,7 +124,7 @@ mod tests {
             let key = parse(text).unwrap();
             assert_eq!(id(&key), text);
             let own = Filter::parse(&filter(&key).unwrap()).unwrap();
-            // "Never whole" for this flow is a policy with its filter.
+            // "Keep only headers" of this flow is a policy with its filter.
             let is_mac = text.starts_with('e');
             assert!(is_mac || strata_rules::regions(&own).is_ok(), "{text}");
         }

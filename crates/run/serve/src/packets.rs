@@ -268,7 +268,7 @@ pub(crate) fn page(
         ..asked.sought()?
     };
     let begins = after.map(|text| {
-        cursor(text).ok_or_else(|| Refused::invalid("cursor", "not a cursor of the page before"))
+        cursor(text).ok_or_else(|| Refused::invalid("cursor", "not a cursor of the previous page"))
     });
     let begins = begins.transpose()?;
     let limit = limit.unwrap_or(200).clamp(1, PAGE_MAX);

@@ -76,7 +76,7 @@ impl Saved {
 
     fn dir(&self) -> Result<&Path, Refused> {
         let missing = || {
-            let error = "questions cannot be kept: start strata serve with --state DIR";
+            let error = "queries cannot be saved: start strata serve with --state DIR";
             Refused::new(StatusCode::NOT_FOUND, "not_found", error)
         };
         self.dir.as_deref().ok_or_else(missing)
@@ -109,13 +109,13 @@ impl Saved {
             return Err(Refused::invalid("name", error));
         }
         if text.trim().is_empty() || text.len() > QUESTION_BYTES_MAX {
-            let error = format!("a question has from 1 to {QUESTION_BYTES_MAX} bytes");
+            let error = format!("a query has from 1 to {QUESTION_BYTES_MAX} bytes");
             return Err(Refused::invalid("text", error));
         }
         self.change(|all| {
             all.retain(|known| known.name != question.name);
             if all.len() >= QUESTIONS_MAX {
-                let error = format!("{QUESTIONS_MAX} questions are kept: forget one first");
+                let error = format!("{QUESTIONS_MAX} queries are saved: delete one first");
                 return Err(Refused::invalid("name", error));
             }
             all.push(question);

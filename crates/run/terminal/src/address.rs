@@ -55,7 +55,7 @@ pub fn host_port(option: &str, text: &str, port: u16) -> Result<String> {
     }
 }
 
-/// Networks, or single addresses, of an option.
+/// Networks, or individual addresses, of an option.
 pub fn networks(option: &str, texts: &[String]) -> Result<Vec<IpNet>> {
     let network = |text: &String| {
         let network = text.parse::<IpNet>();

@@ -15,7 +15,7 @@ use strata_store::{Disk, Log, RealDisk};
 pub fn open_log(dir: &Path) -> Result<Log> {
     ensure!(
         !dir.is_file(),
-        "{0}: a file, and no log: `strata record -r {0} -o log/` makes a log of a capture",
+        "{0}: this is a file, not a log: `strata record -r {0} -o log/` makes a log from a capture",
         dir.display()
     );
     Ok(Log::open(dir)?)

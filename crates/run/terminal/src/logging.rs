@@ -37,8 +37,8 @@ const FIELD_PREFIX: &str = "STRATA";
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Logging")]
 pub struct LoggingArgs {
-    /// Log at this level: error, warn, info, debug, trace or off. Single libraries can have
-    /// levels of their own, as in RUST_LOG: info,object_store=debug.
+    /// Log at this level: error, warn, info, debug, trace or off. Individual libraries can have
+    /// their own levels, as in RUST_LOG: info,object_store=debug.
     #[arg(
         long,
         value_name = "LEVEL",

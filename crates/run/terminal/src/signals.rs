@@ -57,7 +57,7 @@ pub fn end_with_parent(parent: i32) -> Result<()> {
     set_parent_process_death_signal(Some(Signal::TERM))
         .context("cannot watch the parent process")?;
     if getppid().is_none_or(|now| now.as_raw_nonzero().get() != parent) {
-        bail!("the process that started this one ({parent}) has ended: ending too");
+        bail!("the parent process ({parent}) has ended: exiting too");
     }
     Ok(())
 }

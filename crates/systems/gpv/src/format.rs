@@ -34,10 +34,10 @@ pub enum NotCarried {
     #[error("ingress port {0} does not fit into 8 bits")]
     Ingress(u16),
     /// A header holds 16 bits of count.
-    #[error("{0} tuples do not fit into one vector: 1 to 65,535 do")]
+    #[error("{0} tuples in a vector; 1 to 65,535 are allowed")]
     Count(usize),
     /// Too long for any datagram.
-    #[error("a vector of {needed} bytes does not fit into a datagram of {room}")]
+    #[error("a datagram with this vector alone needs {needed} bytes; at most {room} are allowed")]
     Datagram {
         /// Bytes of a datagram with this vector alone.
         needed: usize,

@@ -104,7 +104,7 @@ impl RequesterOptions {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Failure {
     /// Refused by the responder.
-    #[error("the responder refuses: {0:?}")]
+    #[error("the responder answered with a NAK: {0:?}")]
     Nak(NakCode),
     /// No answer, after all retries.
     #[error("the responder does not answer")]

@@ -233,7 +233,10 @@ fn resource(resource: &ResourceStatus) -> Option<Row> {
     let used = resource.used? * 100.0;
     let short = match resource.degradation_steps {
         0 => String::new(),
-        steps => format!(", short: {steps} steps of degradation"),
+        steps => format!(
+            ", short: mode degraded by {}",
+            count_of(steps as u64, "step")
+        ),
     };
     let name = word(&resource.name);
     let about = match &*resource.name {
@@ -294,13 +297,13 @@ fn shed(shed: &ShedStatus) -> Option<Row> {
     };
     let now = match shed.now {
         true => format!(
-            "now: at most {} bytes of a packet are captured; ",
+            "now: at most {} bytes of each packet are captured; ",
             shed.bytes
         ),
         false => String::new(),
     };
     let text = format!(
-        "{now}given up {times}, for {:.1} s in all, as packets were lost",
+        "{now}given up {times}, for {:.1} s in all, because packets were lost",
         shed.seconds
     );
     Some(row("payload", text))
@@ -505,11 +508,11 @@ eth0     AF_PACKET; exclusive capture: no: has address 192.0.2.1/24
 lost     device (rx_missed_errors): 6 packets; make the receive ring of the network interface longer
 eve      120 alerts on 35 flows, 33 of them seen here
 flows    table of 134.2 MB, 1.20 % of packets without an entry; 2 growths refused by the system
-resource disk: 95 %, short: 2 steps of degradation
+resource disk: 95 %, short: mode degraded by 2 steps
 receive  CPU 0: 95 % of its time in the kernel's receive work (softirq), 1 % idle; 812,345 packets/s; the kernel is the limit, not Strata: spread interrupts over more CPUs
 receive  CPU 12: 5 % of its time in the kernel's receive work (softirq), 90 % idle
 cpu      25.0 % of a core, budget 50.0 %; 100.0 % of flows are captured
-payload  now: at most 256 bytes of a packet are captured; given up 2 times, for 12.3 s in all, as packets were lost
+payload  now: at most 256 bytes of each packet are captured; given up 2 times, for 12.3 s in all, because packets were lost
 changes  2, from request to packet 1.50 ms (median), 3.00 ms (p99)
 event    2026-01-31T13:05:00Z event 2 (by uid 0)
 event    2026-01-31T13:05:00Z event 3 (by uid 0)

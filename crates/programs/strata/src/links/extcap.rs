@@ -29,7 +29,7 @@ use crate::collector::{PORT, listens_to};
 
 /// The name that it is called by.
 const NAME: &str = "strata-extcap";
-/// The interface of all senders; those of single ones have their identity after it.
+/// The interface of all senders; those of individual ones have their identity after it.
 const ALL: &str = "strata";
 /// Interfaces that are remembered, and bytes of their file.
 const KNOWN_MAX: usize = 1024;

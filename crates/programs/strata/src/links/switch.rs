@@ -203,12 +203,17 @@ impl LinkArgs {
 
 /// A partly filled block goes to disk within an hour.
 fn flush_seconds(text: &str) -> Result<f64, String> {
-    bounded::within(text, 1e-3..=3600.0)
+    bounded::within(without_unit(text), 1e-3..=3600.0)
 }
 
 /// A relay that is lost is waited for at most a day.
 fn timeout_seconds(text: &str) -> Result<f64, String> {
-    bounded::within(text, 0.0..=86_400.0)
+    bounded::within(without_unit(text), 0.0..=86_400.0)
+}
+
+/// Seconds may have their unit, as other times have.
+fn without_unit(text: &str) -> &str {
+    text.strip_suffix('s').unwrap_or(text)
 }
 
 impl Args {

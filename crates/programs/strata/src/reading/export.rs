@@ -52,7 +52,7 @@ Examples:
 Exit status: 0 if everything selected was written; 1 if not: an invalid filter or time, no log,
 damaged packets, packets whose interface or classification record is missing from the log, or a
 filter that applies to no interface of the log (standard error says which); 2 if the command
-line is refused.")]
+line is invalid.")]
 pub(crate) struct Args {
     /// Read the log in this directory. For pcapng and pcap, further logs may follow, up to 64 in
     /// all; their packets are merged by time.
@@ -450,6 +450,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     if done.is_empty() {
         logs.say_nothing_found(&find, Some(&args.kept));
     }
+    logs.say_other_times();
     let lost_packets = logs.say_lost()?;
     let ended = done.ended();
     if args.json {

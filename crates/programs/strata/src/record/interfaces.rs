@@ -51,9 +51,10 @@ pub(super) struct InterfaceArgs {
     buffer_size: Option<String>,
 
     /// Use one ring per interface (each), or one ring for all interfaces (one), as large as their
-    /// rings would be together, but not larger than 64 MiB or the largest of them. By default
-    /// (auto), from 128 interfaces on, there is one ring for all. Interfaces without Ethernet headers, the loopback
-    /// interface and those with timestamps of the NIC always have their own ring.
+    /// rings together, but at most 64 MiB, or the size of the largest of them if that is more. By
+    /// default (auto), from 128 interfaces on, there is one ring for all. Interfaces without
+    /// Ethernet headers, the loopback interface and those with NIC timestamps always have their own
+    /// ring.
     #[arg(long, value_enum, value_name = "WHICH", default_value_t = RingsArg::Auto)]
     rings: RingsArg,
 
@@ -310,13 +311,18 @@ fn cores(text: &str) -> Result<Vec<usize>> {
             let parsed = parsed.filter(|&core| core < CpuSet::MAX_CPU);
             parsed.with_context(|| format!("--cores: '{text}' is not a CPU: write 1,2 or 2-5"))
         };
-        cores.extend(number(from)?..=number(to)?);
+        let range = number(from)?..=number(to)?;
+        anyhow::ensure!(
+            !range.is_empty(),
+            "--cores: '{part}': write ranges from low to high, as in 2-5"
+        );
+        cores.extend(range);
     }
     let mut sorted = cores.clone();
     sorted.sort_unstable();
     sorted.dedup();
     anyhow::ensure!(
-        sorted.len() == cores.len() && !cores.is_empty(),
+        sorted.len() == cores.len(),
         "--cores: '{text}' names a CPU more than once"
     );
     Ok(cores)

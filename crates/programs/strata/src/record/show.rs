@@ -155,7 +155,8 @@ fn print_closed(out: &mut impl Write, closed: &Closed) -> Result<()> {
             let rdma = &report.rdma;
             writeln!(
                 out,
-                "sent: {} packets in {} segments, {} RDMA messages of {} in all; {} sent again, {} lost; {} blocks on the relay's disk",
+                "sent: {} packets in {} segments; RDMA messages: {} of {} in all, {} sent again, {} lost; {} blocks on the \
+                 relay's disk",
                 grouped(report.packets),
                 grouped(report.segments),
                 grouped(rdma.posted),

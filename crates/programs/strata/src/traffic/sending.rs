@@ -56,7 +56,7 @@ pub(crate) fn print(outcome: &SendOutcome, interface: &str) {
     }
     if sent.dropped > 0 {
         warn!(
-            "{interface} dropped {} of these packets: its queue was full (on a veth, that of the other end)",
+            "{interface} dropped {} of these packets: its queue was full (on a veth, the queue of its peer)",
             grouped(sent.dropped)
         );
     }

@@ -192,7 +192,7 @@ pub(super) async fn keep_question(
 ) -> Result<StatusCode, Refused> {
     may_keep(&app, &who)?;
     let asked: KeptQuestion = body(given).await?;
-    let what = format!("kept the question '{}'", asked.name);
+    let what = format!("saved the query '{}'", asked.name);
     let (shared, name) = (Arc::clone(&app), who.name.clone());
     let kept = app.work.short(move |_| shared.saved.keep(&name, asked));
     kept.await?;
@@ -206,7 +206,7 @@ pub(super) async fn forget_question(
     Path(name): Path<String>,
 ) -> Result<StatusCode, Refused> {
     may_keep(&app, &who)?;
-    let what = format!("forgot the question '{name}'");
+    let what = format!("deleted the query '{name}'");
     let shared = Arc::clone(&app);
     app.work.short(move |_| shared.saved.forget(&name)).await?;
     app.audit.note(&who.name, &what, "");

@@ -18,16 +18,19 @@ mod watch;
 /// Why an INT datagram is not understood.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, thiserror::Error)]
 pub enum IntError {
-    /// The version is neither 1 nor 2.
-    #[error("unknown version {0} of the format: versions 1 and 2 are known")]
+    /// The version of the report is neither 1 nor 2.
+    #[error("unsupported Telemetry Report version {0}: 1 and 2 are supported")]
     Version(u8),
+    /// The version of an INT-MD header is not that of its shim, which is 1 or 2.
+    #[error("INT-MD version {0} does not match the shim before it")]
+    StackVersion(u8),
     /// Version 0.5, of 2016, with another header.
     #[error(
-        "Telemetry Report 0.5, which has another header format: configure the switches to send version 1.0 or 2.0"
+        "Telemetry Report 0.5 is not supported: configure the switches to send version 1.0 or 2.0"
     )]
     Version05,
     /// A header, or the data that it announces, is longer than the datagram.
-    #[error("it ends within {0}")]
+    #[error("truncated within {0}")]
     Truncated(&'static str),
     /// A length does not fit the bitmap of the fields.
     #[error("{0} is too short for the fields that its bitmap announces")]

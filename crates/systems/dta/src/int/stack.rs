@@ -92,7 +92,7 @@ impl<'a> Stack<'a> {
         let (header, stack) = option.split_at_checked(header_len).ok_or(HEADER)?;
         let version = header[0] >> 4;
         if version != if is_version_1 { 1 } else { 2 } {
-            return Err(IntError::Version(version));
+            return Err(IntError::StackVersion(version));
         }
         let flags = if is_version_1 {
             [header[0] & 1, header[1] & 0x80]

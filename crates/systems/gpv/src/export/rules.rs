@@ -204,10 +204,10 @@ impl fmt::Debug for Destination {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum RulesError {
     /// Too long a list.
-    #[error("{0} rules on flows; at most 1,024 are possible")]
+    #[error("{0} rules on flows; at most 1,024 are allowed")]
     Rules(usize),
     /// Too many destinations.
-    #[error("{0} destinations; at most 64 are possible")]
+    #[error("{0} destinations; at most 64 are allowed")]
     Destinations(usize),
     /// Two destinations that readers could not tell apart.
     #[error("destination {0} is listed twice")]
@@ -216,7 +216,7 @@ pub enum RulesError {
     #[error("destination {0}: choose the column of times too")]
     NoTimes(u32),
     /// A datagram that holds nothing, or that UDP does not carry.
-    #[error("destination {id}: datagrams of {len} bytes; {LEN_MIN} to {LEN_MAX} are possible")]
+    #[error("destination {id}: datagrams of {len} bytes; {LEN_MIN} to {LEN_MAX} are allowed")]
     Datagram {
         /// Which destination.
         id: u32,

@@ -77,7 +77,9 @@ pub enum EnableError {
     #[error("the controller reports a fatal error (CSTS.CFS)")]
     Fatal,
     /// All bits of its registers are set: it is gone, or its memory is not mapped.
-    #[error("the controller's registers cannot be read: it is gone, or its memory space is off")]
+    #[error(
+        "the controller's registers read as all ones: it was removed, or PCI memory space access is disabled"
+    )]
     Gone,
 }
 

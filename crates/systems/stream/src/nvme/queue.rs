@@ -57,7 +57,7 @@ pub enum QueueError {
     #[error("the controller has to be reset: {0}")]
     Failed(Fault),
     /// Depths are from 2 to 65,535: of both queues alike, one entry less is used.
-    #[error("a queue of {0} entries: from 2 to 32,768 are possible")]
+    #[error("a queue of {0} entries; 2 to 32,768 are allowed")]
     Depth(u16),
 }
 

@@ -119,8 +119,8 @@ impl<W: Write> AnonymizedFile<W> {
         self.writer.finish()?.flush()?;
         for (link, packets) in &self.emptied {
             warn!(
-                "--anonymize: {} of {link} written without a byte: headers of this link type are not \
-                 understood",
+                "{} of {link} written without any bytes: --anonymize does not support headers of \
+                 this link type",
                 text::count_of(*packets, "packet")
             );
         }

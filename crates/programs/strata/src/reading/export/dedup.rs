@@ -68,19 +68,19 @@ impl DedupArgs {
 /// Says what was removed.
 pub(super) fn say(counts: DoublesCounts) {
     info!(
-        "{} omitted: captured before",
+        "{} omitted as duplicates",
         text::count_of(counts.removed, "packet")
     );
     if counts.uncompared > 0 {
         warn!(
-            "{} not compared by --dedup, and written: their headers have no checksum of the payload, and not all \
-             of the payload was kept: some may be duplicates",
+            "{} written without a --dedup check, so some may be duplicates: their headers have no payload \
+             checksum, and part of their payload was not kept",
             text::count_of(counts.uncompared, "packet")
         );
     }
     if counts.unchecked > 0 {
         warn!(
-            "{} written before the time of --dedup was over, because more than 256 MiB or 1,048,576 packets \
+            "{} written before the --dedup window ended, because more than 256 MiB or 1,048,576 packets \
              were waiting: duplicates that arrived later are written too; give a shorter time",
             text::count_of(counts.unchecked, "packet")
         );

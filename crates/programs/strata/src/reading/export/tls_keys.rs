@@ -22,7 +22,7 @@ pub(super) fn read(file: &Path) -> Result<Vec<u8>> {
     read.with_context(|| format!("{named}: cannot read TLS secrets"))?;
     ensure!(
         bytes.len() as u64 <= BYTES_MAX,
-        "{named}: larger than 64 MiB, so not taken for a TLS key log"
+        "{named}: larger than 64 MiB, the limit for a TLS key log"
     );
     for (number, line) in (1_u64..).zip(bytes.split(|&byte| byte == b'\n')) {
         ensure!(

@@ -251,7 +251,7 @@ fn packets_that_headers_do_not_tell_apart_are_written_and_counted() {
     let said = String::from_utf8(output.stderr).unwrap();
     for part in [
         "0 packets omitted",
-        "50 packets not compared by --dedup",
+        "50 packets written without a --dedup check",
         "50 packets exported",
     ] {
         assert!(said.contains(part), "{said}");

@@ -142,7 +142,7 @@ fn what_cannot_be_meant_is_said() {
     );
     let problem = failed(strata().arg("read").arg(&sqli));
     assert!(
-        problem.contains("a file, and no log: `strata record -r "),
+        problem.contains("this is a file, not a log: `strata record -r "),
         "{problem}"
     );
     let span = ["--from", "13:05", "--to", "13:01"];

@@ -205,6 +205,14 @@ fn the_check_looks_at_interfaces_and_users() {
         (["-i", "lo"], case("", &["--cores", "9-x"], "--cores")),
         (
             ["-i", "lo"],
+            case("", &["--cores", "5-2"], "ranges from low to high"),
+        ),
+        (
+            ["-i", "lo"],
+            case("", &["--cores", "0,5-2"], "'5-2': write ranges"),
+        ),
+        (
+            ["-i", "lo"],
             case("", &["--cores", "1023"], "CPU 1023 cannot be used; online"),
         ),
         (["-i", "lo"], case("", &["-B", "much"], "much")),

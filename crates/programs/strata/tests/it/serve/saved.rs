@@ -139,7 +139,7 @@ fn questions_are_kept_for_everybody_and_over_a_restart() {
     assert_eq!(serving.change("DELETE", gone, &Value::Null).status, 204);
     assert_eq!(serving.change("DELETE", gone, &Value::Null).status, 404);
     let audit = serving.json("/api/v1/audit").to_string();
-    assert!(audit.contains("forgot the question 'a/b ?'"), "{audit}");
+    assert!(audit.contains("deleted the query 'a/b ?'"), "{audit}");
 }
 
 #[test]
