@@ -16,7 +16,7 @@ CHROMIUM = $(shell for one in $(STRATA_CHROMIUM) chromium chromium-browser; do c
 PAGE_PEERS = $(strip $(if $(shell command -v npm),,nodejs npm) $(if $(CHROMIUM),,chromium))
 LINTS := -D warnings
 
-.PHONY: help build install uninstall deb recorder page sql demo test tests tests-sql test-program test-rest checks others test-page arch messages test-python test-sql verbs neon fmt lint check-docs site tools attack soak nvme fabric forged fuzz bench python lock model compare ablation unseen kept sets frontier links clean
+.PHONY: help build install uninstall deb recorder page sql demo test tests tests-sql test-program test-rest rest checks others test-page arch messages test-python test-sql verbs neon fmt lint check-docs site tools attack soak nvme fabric forged fuzz bench python lock model compare ablation unseen kept sets frontier links clean
 
 help:
 	@echo "make demo    build, record a real capture, show the result"
@@ -118,13 +118,16 @@ tests-sql:
 demo: recorder
 	@sh demo/run.sh $(STRATA) $(DEMO)
 
-# First all programs and tests are built, since commands of the documents run them. Tests of the program then drive
-# processes and interfaces, and often wait: the checks and the other tests run beside them in time that they leave
-# unused, and do not delay them.
+# First everything is built and checked, programs too, since commands of the documents run them. Tests of the program then
+# drive processes, interfaces and disks, and often wait: the other tests run beside them in time that they leave unused,
+# and do not delay them, as builds would that write much.
 test:
 	@$(MAKE) --no-print-directory tools page fmt
-	@$(MAKE) --no-print-directory --jobs=3 --output-sync=recurse tests tests-sql python
-	@$(MAKE) --no-print-directory --jobs=3 --output-sync=recurse test-program checks others
+	@$(MAKE) --no-print-directory --jobs=3 --output-sync=recurse checks tests-sql python
+	@$(MAKE) --no-print-directory --jobs=3 --output-sync=recurse test-program rest others
+
+checks:
+	@for one in tests lint site; do $(MAKE) --no-print-directory $$one || exit; done
 
 TESTS := $(CARGO) test --workspace --locked --quiet
 tests: verbs
@@ -141,8 +144,8 @@ test-rest:
 	$(TESTS) $(VERBS) --doc
 
 IDLE := $(shell ! command -v chrt >/dev/null || echo chrt --idle 0)
-checks:
-	@for one in lint site test-rest; do $(IDLE) $(MAKE) --no-print-directory $$one || exit; done
+rest:
+	@$(IDLE) $(MAKE) --no-print-directory test-rest
 
 others:
 	@for one in test-sql test-python; do $(IDLE) $(MAKE) --no-print-directory $$one || exit; done

@@ -171,30 +171,32 @@ fn packets_that_were_lost_are_warned_of() {
         rotate_bytes: 256 << 10,
         ..RecorderOptions::default()
     };
-    // As after a kill: it has not ended, and what was in a file is gone.
-    drop(unfinished(&log, "cic2017-sqli", options));
-    let warning = || {
+    // As after a kill: it has not ended, and a file is gone.
+    drop(unfinished(&log, "mix-test", options));
+    let warning = |log: &Path| {
         let sql = "SELECT count(*) FROM packets";
         let output = Command::new(env!("CARGO_BIN_EXE_strata-sql"))
-            .arg(&log)
+            .arg(log)
             .arg(sql)
             .output()
             .unwrap();
         assert!(output.status.success());
         String::from_utf8(output.stderr).unwrap()
     };
-    assert_eq!(warning(), "");
     let files = std::fs::read_dir(log.join("blocks")).unwrap();
     let mut files: Vec<_> = files.map(|file| file.unwrap().path()).collect();
     files.retain(|path| path.extension().is_some_and(|of| of == "strata"));
     files.sort();
     assert!(files.len() > 2, "{files:?}");
     std::fs::remove_file(&files[1]).unwrap();
-    let warned = warning();
+    let warned = warning(&log);
     assert!(
         warned.contains("packets before they were in a file"),
         "{warned}"
     );
+    let whole = dir.path().join("whole");
+    record(&whole, "cic2017-sqli");
+    assert_eq!(warning(&whole), "");
 }
 
 #[test]

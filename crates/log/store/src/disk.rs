@@ -6,6 +6,7 @@
 //! held      descriptors and space that a recording reserves in advance
 //! measure   which way of writing blocks is fastest here
 //! queue     several blocks in flight at once
+//! real      a file of a directory
 //! ```
 
 mod emptied;
@@ -13,22 +14,21 @@ mod held;
 mod layer;
 mod measure;
 mod queue;
+mod real;
 
 use std::any::Any;
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Write};
-use std::num::NonZeroU64;
 use std::ops::Range;
-use std::os::unix::fs::{DirBuilderExt, FileExt, FileTypeExt as _, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
-use rustix::fs::{Advice, FallocateFlags, SeekFrom, fadvise, fallocate, seek};
-use rustix::io::Errno;
 use strata_sys::disk::Pending;
 
 use crate::names::{COMPACTION_NAME, LOCK_NAME, READERS_NAME, is_remote};
 use held::{Held, is_same, is_shortage};
+use real::RealFile;
 
 pub use layer::{DiskLayer, ReadOnlyFile};
 pub use measure::{DiskChoice, DiskReport};
@@ -613,69 +613,5 @@ impl Disk for RealDisk {
 
     fn display(&self, name: &str) -> String {
         self.path(name).display().to_string()
-    }
-}
-
-struct RealFile(Arc<File>);
-
-impl DiskFile for RealFile {
-    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
-        let mut done = 0;
-        while done < buffer.len() {
-            match self.0.read_at(&mut buffer[done..], offset + done as u64) {
-                Ok(0) => break,
-                Ok(n) => done += n,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(done)
-    }
-
-    fn write_at(&mut self, bytes: &[u8], offset: u64) -> io::Result<()> {
-        self.0.write_all_at(bytes, offset)
-    }
-
-    fn sync(&mut self) -> io::Result<()> {
-        self.0.sync_data()
-    }
-
-    fn set_len(&mut self, len: u64) -> io::Result<()> {
-        self.0.set_len(len)
-    }
-
-    fn size(&self) -> io::Result<u64> {
-        let metadata = self.0.metadata()?;
-        match metadata.file_type().is_block_device() {
-            true => Ok(seek(&*self.0, SeekFrom::End(0))?),
-            false => Ok(metadata.len()),
-        }
-    }
-
-    fn allocate(&mut self, len: u64) -> io::Result<()> {
-        match fallocate(&*self.0, FallocateFlags::KEEP_SIZE, 0, len) {
-            // The file system does not support it.
-            Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(()),
-            allocated => Ok(allocated?),
-        }
-    }
-
-    fn grow(&mut self, bytes: Range<u64>) -> io::Result<()> {
-        let len = bytes.end - bytes.start;
-        match fallocate(&*self.0, FallocateFlags::empty(), bytes.start, len) {
-            // The file system does not support it.
-            Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(()),
-            grown => Ok(grown?),
-        }
-    }
-
-    fn will_read(&self, bytes: Range<u64>) {
-        let len = bytes.end.checked_sub(bytes.start).and_then(NonZeroU64::new);
-        // What the system cannot do ahead, it does when the bytes are read.
-        let _ = len.map(|len| fadvise(&*self.0, bytes.start, Some(len), Advice::WillNeed));
-    }
-
-    fn shared(&self) -> Option<Arc<File>> {
-        Some(Arc::clone(&self.0))
     }
 }

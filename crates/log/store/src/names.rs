@@ -29,7 +29,8 @@ pub fn tier_of(name: &str) -> Option<&str> {
         _ => dir,
     };
     let (tier, _) = kind.rsplit_once('/')?;
-    tier.contains("://").then_some(tier)
+    let (_, place) = tier.split_once("://")?;
+    (!place.is_empty()).then_some(tier)
 }
 
 /// Whether Strata could have chosen this name: letters, digits and `-_./=`, below the log's

@@ -302,6 +302,6 @@ mod tests {
         );
         assert!(parse_time("18446744073", 0).is_ok());
         let late = parse_time("99999999999", 0).unwrap_err().to_string();
-        assert!(late.contains("up to 18446744073,"), "{late}");
+        assert!(late.contains("the largest is 18446744073,"), "{late}");
     }
 }

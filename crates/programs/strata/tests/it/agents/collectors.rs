@@ -57,7 +57,7 @@ fn received(run: u64, was_refused: bool, packets: u64) -> CollectorReport {
     }
 }
 
-fn is_copy(answer: Result<(), AgentClientError>) -> bool {
+fn is_copy(answer: &Result<(), AgentClientError>) -> bool {
     matches!(answer, Err(AgentClientError::Refused { is_copy: true, .. }))
 }
 
@@ -78,7 +78,7 @@ fn a_collector_that_starts_again_reports_at_once_and_a_copy_is_named() {
     let (mut first, mut copy) = (here.client(), here.client());
     first.collected(&received(10, false, 3)).unwrap();
     for number in 0..3 {
-        assert!(is_copy(copy.collected(&received(11, number > 0, 3))));
+        assert!(is_copy(&copy.collected(&received(11, number > 0, 3))));
         first.collected(&received(10, false, 3)).unwrap();
     }
     let collector = controller.json(&["status"])[0]["collector"].clone();
@@ -86,7 +86,7 @@ fn a_collector_that_starts_again_reports_at_once_and_a_copy_is_named() {
     assert_eq!(collector["copies"], both);
     // The first starts again, while the copy waits for its place.
     drop(first);
-    assert!(is_copy(copy.collected(&received(11, true, 3))));
+    assert!(is_copy(&copy.collected(&received(11, true, 3))));
     here.client().collected(&received(12, false, 3)).unwrap();
     let events = controller.json(&["log"]);
     let events = events.as_array().unwrap().iter();

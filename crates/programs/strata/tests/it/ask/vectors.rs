@@ -125,9 +125,8 @@ fn queues_are_averaged_for_each_switch() {
         }
         assert!((average - expected).abs() < 1e-6, "{average} {expected}");
     }
-    let of_one = "result = groupby(filter(T, switch == 5), [switch], count);";
-    let query = format!("def count([n], []):\n    n = n + 1\n\n{of_one}");
-    let answer = ok(&mut ask(&file, &[&query, "-F", "csv"]));
+    let query = "def count([n], []):\n    n = n + 1\n\nS = filter(T, switch == 5);\nR = groupby(S, [switch], count);";
+    let answer = ok(&mut ask(&file, &[query, "-F", "csv"]));
     assert_eq!(rows(&answer), BTreeSet::from(["5,3000".to_owned()]));
 }
 
