@@ -118,9 +118,9 @@ tests-sql:
 demo: recorder
 	@sh demo/run.sh $(STRATA) $(DEMO)
 
-# First everything is built and checked, programs too, since commands of the documents run them. Tests of the program then
-# drive processes, interfaces and disks, and often wait: the other tests run beside them in time that they leave unused,
-# and do not delay them, as builds would that write much.
+# First everything is built and checked: documents run the programs, and builds that write much would delay tests. Then
+# the tests of the program drive processes, interfaces and disks, and often wait: in the time that they leave unused, the
+# other tests run, without delaying them.
 test:
 	@$(MAKE) --no-print-directory tools page fmt
 	@$(MAKE) --no-print-directory --jobs=3 --output-sync=recurse checks tests-sql python

@@ -231,6 +231,8 @@ fn tests_payload(expr: &Expr) -> bool {
         Expr::Test(Test::Compare { left, right, .. }) => {
             reads_payload(left) || reads_payload(right)
         }
+        // Whatever is sent to its port is taken for its header, and for headers behind that.
+        Expr::Test(Test::Geneve(_)) => true,
         Expr::Test(_) => false,
         Expr::Not(inner) => tests_payload(inner),
         Expr::And(parts) | Expr::Or(parts) => parts.iter().any(tests_payload),

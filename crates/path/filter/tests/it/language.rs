@@ -442,6 +442,7 @@ fn filters_that_may_test_payload_are_known() {
         ("ip[2+40] = 0", true),
         ("ether[14] = 0", true),
         ("len = udp[20]", true),
+        ("geneve 7 and ip", true),
     ] {
         let filter = Filter::parse(text).expect(text);
         assert_eq!(filter.may_test_payload(), may, "{text}");

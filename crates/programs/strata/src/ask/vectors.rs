@@ -176,7 +176,7 @@ fn missing(read: &VectorsRead, asking: &mut Asking) {
         (
             read.overwritten,
             "datagram",
-            "of the ring were overwritten before they were read",
+            "overwritten in the ring before being read",
         ),
     ];
     for (count, what, why) in lost.into_iter().filter(|lost| lost.0 > 0) {
@@ -189,7 +189,7 @@ fn missing(read: &VectorsRead, asking: &mut Asking) {
         (
             received.before,
             "vector",
-            "were sent before this command listened",
+            "sent before this command listened",
         ),
         (
             received.stale,
