@@ -60,6 +60,7 @@ export function CoveredNote(props: { of: Covered | null | undefined }) {
   if (covered.encrypted_packets > 0 && !covered.why) {
     parts.push(`${plural(covered.encrypted_packets, "packet")} encrypted: start strata serve with the key`);
   }
+  if (covered.remark) parts.push(covered.remark);
   if (parts.length > 0) return <Notice kind="warn">{parts.join("; ")}</Notice>;
   return (
     <p class="quiet">

@@ -3,7 +3,7 @@ import { useCallback, useEffect, useRef, useState } from "preact/hooks";
 import { call, nanoseconds } from "../api/client";
 import type { Changed, Covered, Flow, Packet, Policy, Session } from "../api/client";
 import { flowOf, type FlowFound, type Identity, type Known, type Part, shown } from "../api/stream";
-import { bytes, count, dayTime, duration, filterOf, percent, plural, time, toLocal, zone } from "../format";
+import { bytes, count, dayTime, duration, percent, plural, time, toLocal, zone } from "../format";
 import { asRefused, useLoad, useMedia } from "../hooks";
 import type { View } from "../main";
 import { changed, go, link } from "../router";
@@ -29,18 +29,18 @@ interface Counted {
   again: () => void;
 }
 
-function useCounted(log: string, flow: string, query: { filter: string; from: string; to: string }): Counted {
-  const { filter, from, to } = query;
+function useCounted(log: string, flow: string, query: { from: string; to: string }): Counted {
+  const { from, to } = query;
   const [news, setNews] = useState<{ share: number; soFar: Part<Flow> | null }>(NO_NEWS);
   const { data, loading, problem, again } = useLoad<Counted["found"]>(
     async (signal) => {
       setNews(NO_NEWS);
-      if (filter === "") return null;
-      return flowOf(log, { filter, from, to }, ({ id }) => id === flow, signal, (share, found) => {
+      if (flow === "") return null;
+      return flowOf(log, { flow, from, to }, ({ id }) => id === flow, signal, (share, found) => {
         setNews(({ soFar }) => ({ share, soFar: found ?? soFar }));
       });
     },
-    [log, flow, from, to, filter],
+    [log, flow, from, to],
   );
   return { found: data, ...news, counting: loading && data === null, problem, again };
 }
@@ -52,8 +52,7 @@ export function FlowView({ place, session }: View) {
   const flow = place.query.get("flow") ?? "";
   const from = place.query.get("from") ?? "";
   const to = place.query.get("to") ?? "";
-  const filter = place.query.get("filter") || filterOf(flow);
-  const counted = useCounted(log, flow, { filter, from, to });
+  const counted = useCounted(log, flow, { from, to });
   const packets = usePackets(log, flow, from, to);
   const { found, counting } = counted;
   const one = found?.flow;
@@ -70,7 +69,7 @@ export function FlowView({ place, session }: View) {
           <a href={changed(place, { from: null, to: null })}>show the whole flow</a>.
         </p>
       )}
-      <Loading when={counting && filter !== ""}>
+      <Loading when={counting && flow !== ""}>
         Counting its packets, {percent(counted.share)} of the log read
         {counted.soFar && `: ${counted.soFar.said(amounts)}`} …
       </Loading>
@@ -81,7 +80,7 @@ export function FlowView({ place, session }: View) {
           To change the granularity of such flows, start strata serve with the --socket of a running recording.
         </p>
       )}
-      {!found && !counting && !counted.problem && filter !== "" && (
+      {!found && !counting && !counted.problem && flow !== "" && (
         <p>The search does not find this flow{from !== "" || to !== "" ? " in this time" : ""}: its sums are not known.</p>
       )}
       <Problem of={packets.problem} again={packets.again} />
@@ -307,7 +306,7 @@ function usePackets(log: string, flow: string, from: string, to: string): Packet
         rows: [...before.rows, ...page.packets],
         more: page.next !== null,
         loading: false,
-        command: page.command,
+        command: page.command ?? "",
         covered: before.covered?.complete === false ? before.covered : page.covered,
         problem: null,
       }));

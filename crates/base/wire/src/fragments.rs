@@ -33,6 +33,9 @@ impl Default for FragmentTable {
 }
 
 impl FragmentTable {
+    /// A fragment belongs to a first one that arrived less than this before it, ns.
+    pub const LIFETIME_NS: u64 = LIFETIME_NS;
+
     /// Stores the ports of a first fragment; gives them to a later one.
     #[inline]
     pub fn resolve(

@@ -70,8 +70,8 @@ pub fn export_within<W: Write>(
         metas.insert(recording.id, read);
     }
     sections.of_blocks(log).map_err(ArchiveError::Store)?;
-    let select = options.select.clone();
     let mut exporter = Exporter::new(output, format, &sections, options)?;
+    let select = exporter.select().clone();
     for problem in damage {
         exporter.damage(problem);
     }
@@ -79,7 +79,7 @@ pub fn export_within<W: Write>(
         for meta in metas.remove(&recording.id).into_iter().flatten() {
             exporter.meta(recording.id, meta)?;
         }
-        let parts = Parts::new(log, recording, find, memory_bytes);
+        let parts = Parts::new(log, recording, (find, exporter.flow()), memory_bytes);
         merge::write(log, recording, parts, &select, &mut exporter)?;
     }
     exporter.finish()
@@ -180,7 +180,7 @@ fn hand_out(
         for problem in damage {
             exporter.damage(problem);
         }
-        let parts = Parts::new(log, recording, find, memory_bytes);
+        let parts = Parts::new(log, recording, (find, exporter.flow()), memory_bytes);
         merge::write(log, recording, parts, &select, exporter)?;
     }
     Ok(())

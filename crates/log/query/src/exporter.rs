@@ -1,7 +1,9 @@
 //! Writes packets and the inputs' metadata to a capture file, or hands packets out one by one.
 
+mod asked;
 mod comments;
 mod copy;
+mod of_flow;
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -13,106 +15,17 @@ use strata_blocks::{PacketRecord, Record};
 use strata_capture::{PacketRef, PcapNgWriter, PcapWriter, WriteError};
 use strata_store::{Damage, Log, Select, StoreError};
 use strata_wire::pcapng::{block_type, options};
-use strata_wire::{Interface, KeepKind, LinkType, Meta};
+use strata_wire::{FlowKey, Interface, KeepKind, LinkType, Meta};
 
 use crate::left_out::{LeftOut, Missing, Place};
 
+pub use asked::{ExportOptions, Exported, FileFormat, Kept};
 pub use comments::JudgementKey;
 pub(crate) use comments::new_origin;
 use comments::{Comments, comment_text};
 pub use copy::PacketCopy;
-
-/// What to export.
-#[derive(Default)]
-pub struct ExportOptions<'a> {
-    /// Which blocks may hold wanted packets.
-    pub select: Select,
-    /// Whether a packet is wanted, by link type, bytes kept and wire length; `None` for all.
-    #[allow(clippy::type_complexity)]
-    pub matches: Option<Box<dyn FnMut(LinkType, &[u8], u32) -> bool + 'a>>,
-    /// Whether to write class, score, granularity and reason in a comment of each packet. pcapng
-    /// only.
-    pub comments: bool,
-    /// Only packets that were kept so.
-    pub kept: Kept,
-    /// TLS secrets to write before the packets, in the format of NSS key logs; may be empty. pcapng only.
-    pub tls_keys: Vec<u8>,
-}
-
-/// How and why packets were kept; the default is all.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Kept {
-    /// The name of their class.
-    pub class: Option<String>,
-    /// `full`, `partial`, `header`.
-    pub granularity: Option<String>,
-    /// The reason, as in an export's comments.
-    pub reason: Option<String>,
-}
-
-impl Kept {
-    /// Whether that is every packet.
-    #[must_use]
-    pub fn is_all(&self) -> bool {
-        *self == Self::default()
-    }
-
-    /// Whether a packet was kept so.
-    pub fn is(&self, class: &str, granularity: &str, reason: &str) -> bool {
-        let is = |wanted: &Option<String>, there: &str| {
-            wanted.as_deref().is_none_or(|wanted| wanted == there)
-        };
-        is(&self.class, class) && is(&self.granularity, granularity) && is(&self.reason, reason)
-    }
-}
-
-impl fmt::Debug for ExportOptions<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ExportOptions")
-            .field("select", &self.select)
-            .finish_non_exhaustive()
-    }
-}
-
-/// The kind of file to write.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub enum FileFormat {
-    /// pcapng.
-    #[default]
-    PcapNg,
-    /// pcap with nanosecond timestamps.
-    Pcap,
-}
-
-/// What was exported.
-#[derive(Debug, Default)]
-pub struct Exported {
-    /// Packets written.
-    pub packets: u64,
-    /// Packets examined.
-    pub examined: u64,
-    /// Records of blocks decoded.
-    pub decoded: u64,
-    /// Packets left out, since the log lacks a definition that they refer to: `damage` says which, and
-    /// where.
-    pub left_out: u64,
-    /// Packets that the filter could not test, as [`ByLink::untested`](crate::ByLink::untested) counts them.
-    pub untested: u64,
-    /// Damaged places that were skipped.
-    pub damage: Vec<Damage>,
-}
-
-impl Exported {
-    /// Adds what was exported of another log.
-    pub fn add(&mut self, other: Self) {
-        self.packets = self.packets.saturating_add(other.packets);
-        self.examined = self.examined.saturating_add(other.examined);
-        self.decoded = self.decoded.saturating_add(other.decoded);
-        self.left_out = self.left_out.saturating_add(other.left_out);
-        self.untested = self.untested.saturating_add(other.untested);
-        self.damage.extend(other.damage);
-    }
-}
+use of_flow::addresses;
+pub(crate) use of_flow::{OfFlow, flow_of};
 
 /// A packet of a log, as far as it was kept.
 #[derive(Clone, Copy, Debug)]
@@ -315,7 +228,10 @@ impl<'a, W: Write> Exporter<'a, W> {
     }
 
     /// Puts packets there.
-    pub(crate) fn to(output: Output<'a, W>, options: ExportOptions<'a>) -> Self {
+    pub(crate) fn to(output: Output<'a, W>, mut options: ExportOptions<'a>) -> Self {
+        if let Some(flow) = &options.flow {
+            options.select.addresses.extend(addresses(flow));
+        }
         Self {
             output,
             options,
@@ -331,6 +247,11 @@ impl<'a, W: Write> Exporter<'a, W> {
     /// Which blocks may hold wanted packets.
     pub(crate) fn select(&self) -> &Select {
         &self.options.select
+    }
+
+    /// The only flow whose packets are wanted; `None` for all.
+    pub(crate) fn flow(&self) -> Option<FlowKey> {
+        self.options.flow
     }
 
     /// Records a damaged place that was skipped.
@@ -399,7 +320,7 @@ impl<'a, W: Write> Exporter<'a, W> {
         Ok(())
     }
 
-    /// Writes a packet, if it is wanted.
+    /// Writes a packet, if it is wanted; `of_flow` tells whether it is of the only flow that is.
     ///
     /// # Errors
     ///
@@ -410,8 +331,10 @@ impl<'a, W: Write> Exporter<'a, W> {
         packet: &PacketRecord<'_>,
         judged: &impl Judgement,
         place: Place<'_>,
+        of_flow: Option<&mut OfFlow>,
     ) -> Result<(), ArchiveError> {
-        if let Some(interface) = self.wanted(recording, packet, place)
+        if let Some((interface, link)) = self.wanted(recording, packet, place)
+            && of_flow.is_none_or(|of_flow| of_flow.has(link, packet))
             && self.was_kept_so(judged, place)
         {
             self.write(interface, packet, judged)?;
@@ -419,14 +342,14 @@ impl<'a, W: Write> Exporter<'a, W> {
         Ok(())
     }
 
-    /// The packet's interface, if the packet is wanted. A packet whose interface is not defined is
+    /// The packet's interface and its link type, if the packet is wanted. A packet whose interface is not defined is
     /// counted: it may be wanted.
     fn wanted(
         &mut self,
         recording: u32,
         packet: &PacketRecord<'_>,
         place: Place<'_>,
-    ) -> Option<(u32, u16)> {
+    ) -> Option<((u32, u16), LinkType)> {
         let select = &self.options.select;
         if select.from_ns.is_some_and(|from| packet.ts_ns < from)
             || select.to_ns.is_some_and(|to| packet.ts_ns >= to)
@@ -451,7 +374,7 @@ impl<'a, W: Write> Exporter<'a, W> {
         {
             return None;
         }
-        Some(key)
+        Some((key, link))
     }
 
     fn was_kept_so(&mut self, judged: &impl Judgement, place: Place<'_>) -> bool {

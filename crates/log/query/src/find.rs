@@ -9,7 +9,7 @@ use strata_archive::parts::{self, Batch, Input, TableReader, TextCells};
 use strata_archive::{ArchiveError, FlowColumn};
 use strata_filter::{Filter, FlowFacts};
 use strata_store::{Disk, FileKind, Part, Select};
-use strata_wire::{AddressFamily, ip_addr};
+use strata_wire::{AddressFamily, Endpoint, FlowKey, ip_addr};
 
 use crate::cells::{IntColumn, NO_PORT, NO_PROTOCOL, WrongValue};
 
@@ -63,21 +63,24 @@ fn family_and_number(address: &IpAddr) -> (AddressFamily, u128) {
 /// missing.
 pub(crate) type Wanted = BTreeMap<usize, Vec<Range<usize>>>;
 
-/// Searches the flows of a part.
+/// Searches the flows of a part; for one flow alone, if that is wanted.
 pub(crate) fn wanted(
     disk: &dyn Disk,
     part: &Part,
-    find: &Find<'_>,
+    (find, flow): (&Find<'_>, Option<&FlowKey>),
 ) -> Result<Option<Wanted>, ArchiveError> {
-    if find.is_everything() {
+    if find.is_everything() && flow.is_none() {
         return Ok(None);
     }
     let mut wanted = Wanted::new();
-    let Some(flows) = Flows::open(disk, part, find)? else {
+    let Some(flows) = Flows::open(disk, part, (find, flow))? else {
         return Ok(Some(wanted));
     };
     for group in 0..flows.groups() {
         flows.each(group, false, |place, _| {
+            if flow.is_some_and(|flow| place.key().0 != *flow) {
+                return;
+            }
             let ranges = wanted.entry(place.group).or_default();
             add_range(ranges, place.first_row..place.first_row + place.rows);
         })?;
@@ -96,11 +99,11 @@ pub(crate) struct Flows<'a> {
 }
 
 impl<'a> Flows<'a> {
-    /// `None` if nothing of the part is wanted.
+    /// `None` if nothing of the part is wanted. Only rows that may be of the flow come, if one is given.
     pub(crate) fn open(
         disk: &dyn Disk,
         part: &Part,
-        find: &Find<'a>,
+        (find, flow): (&Find<'a>, Option<&FlowKey>),
     ) -> Result<Option<Self>, ArchiveError> {
         if !find.may_be_within(part.ts_min_ns, part.ts_max_ns) {
             return Ok(None);
@@ -109,7 +112,7 @@ impl<'a> Flows<'a> {
         let named = disk.display(name);
         let input = parts::open(disk, part, FileKind::Flows)?;
         let table = TableReader::open(input, named.clone(), FlowColumn::SPECS)?;
-        let sought = Sought::of(find);
+        let sought = Sought::of(find, flow);
         if sought.community_ids.is_some() {
             table.will_ask_filters(FlowColumn::CommunityId.index());
         }
@@ -339,6 +342,23 @@ pub(crate) struct Place {
     pub(crate) there: usize,
 }
 
+impl Place {
+    /// Its flow, of which the tables do not hold the EtherType; and whether the sender of its first packet is the
+    /// low endpoint.
+    pub(crate) fn key(&self) -> (FlowKey, bool) {
+        let [Some((family, source)), Some((_, destination))] = self.ends else {
+            return (FlowKey::NONE, true);
+        };
+        let [from, to] = match family {
+            AddressFamily::Mac => [0, 0],
+            AddressFamily::Ipv4 | AddressFamily::Ipv6 => self.facts.ports,
+        };
+        let end = |address, port| Endpoint { address, port };
+        let (source, destination) = (end(source, from), end(destination, to));
+        FlowKey::new(family, self.facts.protocol, source, destination)
+    }
+}
+
 /// [`FACTS`], flow by flow.
 struct Places<'a> {
     read: &'a Batch,
@@ -447,8 +467,13 @@ struct Sought {
 }
 
 impl Sought {
-    fn of(find: &Find<'_>) -> Self {
-        let hosts = find.filter.map_or_else(Vec::new, Filter::host_bounds);
+    fn of(find: &Find<'_>, flow: Option<&FlowKey>) -> Self {
+        let mut hosts = find.filter.map_or_else(Vec::new, Filter::host_bounds);
+        let ends = flow.into_iter().flat_map(|flow| {
+            let ends = [flow.low, flow.high];
+            ends.map(|end| ip_addr(flow.family, end.address))
+        });
+        hosts.extend(ends.flatten().map(|address| vec![address]));
         let texts = |set: &Vec<IpAddr>| set.iter().map(IpAddr::to_string).collect();
         let flows = find.filter.and_then(Filter::flow_bound);
         let ids = |flows: Vec<FlowFacts>| {

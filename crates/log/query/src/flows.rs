@@ -6,7 +6,7 @@ use std::io::{self, Write};
 use strata_archive::{ArchiveError, FlowColumn, MeteredPacket, Metering, Timeouts};
 use strata_filter::CompileError;
 use strata_store::{Damage, Log, Recording, Select, StoreError};
-use strata_wire::{FlowShare, LinkType};
+use strata_wire::{FlowKey, FlowShare, LinkType};
 
 use crate::by_link::ByLink;
 use crate::export::{packets, unwritten};
@@ -21,6 +21,8 @@ use crate::row_writer::RowWriter;
 pub struct FlowOptions<'a> {
     /// Only flows with packets of this class.
     pub class: Option<&'a str>,
+    /// Only this flow, as [`ExportOptions::flow`] says.
+    pub flow: Option<FlowKey>,
     /// When a flow ends that goes on.
     pub timeouts: Timeouts,
     /// Hears of each link type that the filter cannot be tested on, once.
@@ -31,6 +33,7 @@ impl Default for FlowOptions<'_> {
     fn default() -> Self {
         Self {
             class: None,
+            flow: None,
             timeouts: Timeouts::default(),
             refused: |_, _| (),
         }
@@ -150,6 +153,7 @@ fn each_flow(
     let of_packets = ExportOptions {
         select: find.select(),
         matches: by_link.as_mut().map(ByLink::as_matches),
+        flow: options.flow,
         ..ExportOptions::default()
     };
     let exported = packets(log, find, of_packets, &mut one)?;

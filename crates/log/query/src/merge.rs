@@ -14,10 +14,10 @@ use std::io::Write;
 use strata_archive::ArchiveError;
 use strata_blocks::{BadRecord, Head, PacketRecord, Record, Trees, VerdictRecord, reason};
 use strata_store::{Block, Blocks, Cursor, Damage, Log, Recording, Select, StoreError};
-use strata_wire::{Context, FlowShare, KeepKind};
+use strata_wire::{Context, FlowKey, FlowShare, KeepKind};
 
 use crate::by_time::Waiting;
-use crate::exporter::{Exporter, Judgement, JudgementKey, new_origin};
+use crate::exporter::{Exporter, Judgement, JudgementKey, OfFlow, new_origin};
 use crate::left_out::Place;
 use crate::parts::Parts;
 
@@ -44,7 +44,7 @@ pub(crate) fn write<W: Write>(
 ) -> Result<(), ArchiveError> {
     let id = recording.id;
     let mut parts = vec![Source::Parts(Box::new(parts))];
-    let blocks = sources(log, recording, select);
+    let blocks = sources(log, recording, select, exporter.flow());
     let gone = log
         .archive()
         .gone
@@ -61,7 +61,12 @@ pub(crate) fn write<W: Write>(
 }
 
 /// The blocks of each worker, separately for each interface if several are captured.
-fn sources<'a>(log: &'a Log, recording: &'a Recording, select: &'a Select) -> Vec<Source<'a>> {
+fn sources<'a>(
+    log: &'a Log,
+    recording: &'a Recording,
+    select: &'a Select,
+    flow: Option<FlowKey>,
+) -> Vec<Source<'a>> {
     let workers: BTreeSet<u16> = recording.files.iter().map(|file| file.worker).collect();
     let captured = recording.inputs.len();
     let interfaces: Vec<Option<u16>> = if recording.live && captured > 1 {
@@ -73,8 +78,9 @@ fn sources<'a>(log: &'a Log, recording: &'a Recording, select: &'a Select) -> Ve
     for worker in workers {
         for &interface in &interfaces {
             let blocks = log.blocks_of(recording, worker, select);
+            let of_flow = flow.map(|flow| OfFlow::new(flow, recording));
             sources.push(Source::Blocks(Box::new(WorkerBlocks::new(
-                blocks, interface,
+                blocks, interface, of_flow,
             ))));
         }
     }
@@ -158,7 +164,7 @@ impl Source<'_> {
                         file: &named,
                         offset: 0,
                     };
-                    exporter.packet(recording, &record(&packet), &packet, place)?;
+                    exporter.packet(recording, &record(&packet), &packet, place, None)?;
                 }
                 Ok(())
             }
@@ -177,6 +183,8 @@ struct WorkerBlocks<'a> {
 struct Taken {
     /// Only packets of this interface; `None` for all.
     interface: Option<u16>,
+    /// Only packets of this flow; `None` for all.
+    of_flow: Option<OfFlow>,
     /// Whether non-packet records and damage are reported from here: one of several sources over
     /// the same blocks does it.
     leads: bool,
@@ -196,12 +204,13 @@ pub(crate) struct Known {
 }
 
 impl<'a> WorkerBlocks<'a> {
-    fn new(blocks: Blocks<'a>, interface: Option<u16>) -> Self {
+    fn new(blocks: Blocks<'a>, interface: Option<u16>, of_flow: Option<OfFlow>) -> Self {
         Self {
             blocks,
             cursor: None,
             taken: Taken {
                 interface,
+                of_flow,
                 leads: matches!(interface, None | Some(0)),
                 known: Known::default(),
             },
@@ -299,7 +308,8 @@ impl Taken {
             Ok(Record::Packet(packet)) => {
                 if self.interface.is_none_or(|own| own == packet.interface) {
                     let judged = known.of(&packet);
-                    exporter.packet(recording, &packet, &judged, Place::of(block))?;
+                    let of_flow = self.of_flow.as_mut();
+                    exporter.packet(recording, &packet, &judged, Place::of(block), of_flow)?;
                 }
             }
             Ok(Record::Verdict(id, verdict)) => {

@@ -9,6 +9,7 @@ use strata_archive::parts::{
 };
 use strata_archive::{ArchiveError, PacketColumn};
 use strata_store::{Damage, FileKind, Log, Part, Recording};
+use strata_wire::FlowKey;
 
 use crate::by_time::{Arrival, ByTime, Waiting};
 use crate::find::{self, Find};
@@ -42,6 +43,8 @@ struct Ahead {
 pub(crate) struct Parts<'a> {
     log: &'a Log,
     find: &'a Find<'a>,
+    /// The only flow that is wanted; `None` for all.
+    flow: Option<FlowKey>,
     /// By start time, the earliest last.
     parts_ahead: Vec<&'a Part>,
     /// In the same order.
@@ -58,7 +61,7 @@ impl<'a> Parts<'a> {
     pub(crate) fn new(
         log: &'a Log,
         recording: &Recording,
-        find: &'a Find<'a>,
+        (find, flow): (&'a Find<'a>, Option<FlowKey>),
         memory_bytes: usize,
     ) -> Self {
         let mut parts_ahead: Vec<&Part> = parts_of(log, recording).collect();
@@ -66,6 +69,7 @@ impl<'a> Parts<'a> {
         Self {
             log,
             find,
+            flow,
             parts_ahead,
             ahead: Vec::new(),
             open: BTreeMap::new(),
@@ -139,7 +143,7 @@ impl<'a> Parts<'a> {
     /// Opens a part, unless nothing of it is wanted.
     fn open(&self, part: &Part) -> Result<Option<(OpenPart, Vec<Ahead>)>, ArchiveError> {
         let disk = self.log.disk().as_ref();
-        let wanted = find::wanted(disk, part, self.find)?;
+        let wanted = find::wanted(disk, part, (self.find, self.flow.as_ref()))?;
         if wanted.as_ref().is_some_and(BTreeMap::is_empty) {
             return Ok(None);
         }

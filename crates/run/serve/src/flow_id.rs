@@ -1,4 +1,4 @@
-//! A flow in a URL: `6_10.0.0.1_51234_10.0.0.2_443`, and a filter for its packets.
+//! A flow in a URL: `6_10.0.0.1_51234_10.0.0.2_443`, and a filter for it.
 
 use std::net::IpAddr;
 
@@ -85,8 +85,8 @@ pub(crate) fn filter_text(key: &FlowKey) -> String {
     filter(key).as_deref().unwrap_or("").to_owned()
 }
 
-/// A filter that this flow's packets match, and few others: in a tunnel, the outer addresses do not
-/// count, so the flow is looked for by whatever is innermost. `None` where packets have no addresses.
+/// A filter for this flow, as of a policy, which goes by flow keys. Among the packets of a log, it does not match
+/// those with tags, in tunnels, or later fragments, and it may match others. `None` where packets have no addresses.
 pub(crate) fn filter(key: &FlowKey) -> Option<String> {
     if *key == FlowKey::NONE {
         return None;
@@ -105,6 +105,12 @@ pub(crate) fn filter(key: &FlowKey) -> Option<String> {
             format!("ip6 proto {number} and host {low} and host {high}")
         }
     })
+}
+
+/// Whether the filter of a flow matches few packets of other flows: not where packets of other protocols, each with a
+/// flow of its own, may be inside.
+pub(crate) fn is_told_by_filter(key: &FlowKey) -> bool {
+    key.family != AddressFamily::Mac && matches!(key.protocol, 1 | 6 | 17 | 58 | 132)
 }
 
 #[cfg(test)]

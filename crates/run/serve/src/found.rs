@@ -3,7 +3,7 @@
 mod row;
 mod told;
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::hash::BuildHasher as _;
 
 use foldhash::fast::RandomState;
@@ -11,8 +11,11 @@ use hashbrown::HashTable;
 use strata_query::{
     FoundCounts, FoundFlow, FoundPoint, FoundRun, Kept, Label as LabelOf, TakeFound,
 };
+use strata_store::Log;
 use strata_wire::{FlowKey, prefetch_whole};
 
+use crate::logs::{classes_of, lost_words};
+use crate::refused::Refused;
 use crate::series::{Histogram, Sum};
 
 pub(crate) use row::Row;
@@ -94,6 +97,8 @@ impl Label {
 #[derive(Debug)]
 pub(crate) struct Found {
     kept: Kept,
+    /// The only flow that is wanted; `None` for all.
+    flow: Option<FlowKey>,
     pub(crate) rows: Vec<Row>,
     /// Places in `rows`, by flow: a few bytes of each, so that they stay in the CPU's caches.
     places: HashTable<Placed>,
@@ -115,12 +120,21 @@ pub(crate) struct Found {
     encrypted: u64,
     /// Packets that the filter could not test.
     untested: u64,
+    /// What of it the log lacks, whatever is sought.
+    lost: Option<String>,
+    /// All classes that its packets may have; none if that is not known.
+    classes_of_log: BTreeSet<String>,
 }
 
 impl Found {
-    pub(crate) fn new(kept: Kept, histogram: Histogram, lists_flows: bool) -> Self {
+    pub(crate) fn new(
+        (kept, flow): (Kept, Option<FlowKey>),
+        histogram: Histogram,
+        lists_flows: bool,
+    ) -> Self {
         Self {
             kept,
+            flow,
             rows: Vec::new(),
             places: HashTable::new(),
             hasher: RandomState::default(),
@@ -140,6 +154,8 @@ impl Found {
             first_damage: None,
             encrypted: 0,
             untested: 0,
+            lost: None,
+            classes_of_log: BTreeSet::new(),
         }
     }
 
@@ -275,6 +291,13 @@ impl Found {
         self.untested = self.untested.saturating_add(packets);
     }
 
+    /// All of it is in this log: what the log lacks, it may lack too.
+    pub(crate) fn note_log(&mut self, log: &Log) -> Result<(), Refused> {
+        self.lost = lost_words(log)?;
+        self.classes_of_log = classes_of(log);
+        Ok(())
+    }
+
     fn add_flow(&mut self, row: Row) {
         let key = row.key;
         let mut fresh = Some(row);
@@ -317,7 +340,7 @@ impl TakeFound for Found {
 
     fn packets(&mut self, run: &FoundRun<'_>) {
         let label = &mut self.labels[run.label];
-        if !label.is_wanted {
+        if !label.is_wanted || self.flow.is_some_and(|flow| flow != run.flow) {
             return;
         }
         let sum = self.histogram.count(label.series, run.packets);
@@ -365,7 +388,8 @@ impl TakeFound for Found {
     }
 
     fn name(&mut self, flow: &FlowKey, name: &str) {
-        if self.lists_flows && self.names.len() < FLOWS_MAX && !self.names.contains_key(flow) {
+        let is_wanted = self.lists_flows && self.flow.is_none_or(|only| only == *flow);
+        if is_wanted && self.names.len() < FLOWS_MAX && !self.names.contains_key(flow) {
             let name = strata_wire::start_of(name, NAME_BYTES_MAX);
             self.names.insert(*flow, name.into());
         }

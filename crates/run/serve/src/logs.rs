@@ -1,6 +1,6 @@
 //! Logs, opened anew for each request: whatever was compacted or deleted meanwhile is seen.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -8,8 +8,8 @@ use serde::Serialize;
 use strata_classify::DriftReport;
 use strata_control::{DriftStatus, ShadowStatus};
 use strata_query::Arrivals;
-use strata_store::{Log, Recording, Select, State, StoreError, check_drift, drift_name};
-use strata_wire::{KeepKind, Ledger};
+use strata_store::{Log, Loss, Recording, Select, State, StoreError, check_drift, drift_name};
+use strata_wire::{KeepKind, Ledger, Printable, grouped};
 use utoipa::ToSchema;
 
 use crate::OpenLog;
@@ -94,6 +94,54 @@ pub(crate) fn span_ns(log: &Log) -> Option<(u64, u64)> {
     }
     let untimed = (arrivals.untimed > 0 || arrivals.is_partial).then_some((0, 0));
     arrivals.span.or(untimed)
+}
+
+/// What may be missing from whatever is found in a log since the log lacks it, as other commands warn; `None` if
+/// nothing is.
+pub(crate) fn lost_words(log: &Log) -> Result<Option<String>, Refused> {
+    let texts = log.losses()?.texts(times::text);
+    if texts.is_empty() {
+        return Ok(None);
+    }
+    let texts: Vec<String> = texts.iter().map(|what| format!("the log {what}")).collect();
+    let texts = texts.join("; ");
+    Ok(Some(format!(
+        "{texts}; what is found may lack some of them (see strata info)"
+    )))
+}
+
+/// What is lost of a recording that was not closed.
+fn loss_words(loss: &Loss) -> String {
+    let since = loss.checkpoint_ns.map_or_else(
+        || String::from("all packets that were not written yet"),
+        |ns| format!("all that arrived after {}", times::text(ns)),
+    );
+    format!(
+        "not closed: {} packets are known to be lost, and {since}",
+        grouped(loss.packets)
+    )
+}
+
+/// The classes that packets of a log may have; none if its recordings do not say.
+pub(crate) fn classes_of(log: &Log) -> BTreeSet<String> {
+    let all = log.recordings().iter().flat_map(|one| &one.classes);
+    all.cloned().collect()
+}
+
+/// Whether packets of a log with these classes may be of this one.
+pub(crate) fn is_class(classes: &BTreeSet<String>, class: &str) -> bool {
+    // A packet whose verdict is missing has this one.
+    classes.is_empty() || classes.contains(class) || class == "unknown"
+}
+
+/// That no packet of a log with these classes is of this one.
+pub(crate) fn no_class(classes: &BTreeSet<String>, class: &str) -> String {
+    let known: Vec<&str> = classes.iter().map(String::as_str).collect();
+    format!(
+        "no packet has the class {}: the classes here are {}",
+        Printable(class),
+        Printable(&known.join(", "))
+    )
 }
 
 fn headers_only() -> Select {
@@ -208,7 +256,8 @@ pub(crate) struct RecordingSummary {
     captured_packets: Option<u64>,
     #[schema(required)]
     captured_bytes: Option<u64>,
-    /// Null while it runs; see its recorder.
+    /// Null while it runs; see its recorder. Of an interrupted one, those that are known to be lost: `warnings` say
+    /// from when on all are.
     #[schema(required)]
     lost_packets: Option<u64>,
     /// Of `captured_packets`, those of which nothing was to be kept; null while it runs, see its recorder, or where
@@ -371,11 +420,20 @@ pub(crate) fn recording(
         (packets, bytes)
     });
     // The status of a recording that is under way says what it has lost.
-    let lost = ledger.as_ref().map(|ledger| {
+    let mut lost = ledger.as_ref().map(|ledger| {
         let lost = ledger.dropped.iter().map(|dropped| dropped.packets);
         lost.sum::<u64>()
     });
     let mut warnings = recording.warnings.clone();
+    if state == RecordingState::Interrupted {
+        match log.loss(recording) {
+            Ok(loss) => {
+                lost = Some(loss.packets);
+                warnings.push(loss_words(&loss));
+            }
+            Err(error) => warnings.push(error.to_string()),
+        }
+    }
     let not_kept = ledger.as_ref().map(|ledger| {
         let each = [
             (HowNotKept::SampledOut, ledger.sampled_out),

@@ -3,13 +3,14 @@
 use std::ops::ControlFlow;
 
 use serde::Serialize;
+use strata_store::Log;
 use strata_wire::FlowKey;
 use utoipa::ToSchema;
 
 use crate::dissect::{layers, padding};
 use crate::found::words;
 use crate::logs::{self, Logs};
-use crate::packets::{Packet, PacketRow, of_flow, without_type};
+use crate::packets::{Packet, PacketRow, Tie, Ties, earlier, initiator, of_flow};
 use crate::parts::Field;
 use crate::refused::Refused;
 use crate::why::Why;
@@ -24,7 +25,7 @@ struct Place {
     flow: FlowKey,
     recording: u32,
     ts_ns: u64,
-    tie: usize,
+    tie: Tie,
 }
 
 fn place(id: &str) -> Option<Place> {
@@ -34,7 +35,7 @@ fn place(id: &str) -> Option<Place> {
         flow: flow_id::parse(flow)?,
         recording: rest.next()?.parse().ok()?,
         ts_ns: rest.next()?.parse().ok()?,
-        tie: rest.next()?.parse().ok()?,
+        tie: Tie::parse(rest.next()?)?,
     })
 }
 
@@ -54,31 +55,45 @@ pub(crate) fn look_up(logs: &Logs, log_id: &str, id: &str, stop: &Stop) -> Resul
     };
     let place = place(id).ok_or_else(missing)?;
     let log = logs::open(logs, log_id)?;
-    let span = (Some(place.ts_ns), place.ts_ns.checked_add(1));
-    let (mut found, mut ties) = (None, 0_usize);
-    of_flow(&log, &place.flow, span, stop, |logged, headers| {
-        if logged.recording == place.recording {
-            if ties == place.tie {
-                found = Some(Packet::of(logged, headers, ties));
-                return ControlFlow::Break(());
-            }
-            ties = ties.saturating_add(1);
-        }
-        ControlFlow::Continue(())
-    })?;
+    let mut found = None;
+    if place.tie.has_fragments {
+        found = packet_at(&log, &place, earlier(place.ts_ns, None), stop)?;
+    }
+    // Also a fragment whose first one was left out by a time: it is of a flow without ports there.
+    if found.is_none() {
+        found = packet_at(&log, &place, place.ts_ns, stop)?;
+    }
     let packet = found.ok_or_else(missing)?;
     let why = why::of(&log, &packet, &place.flow, stop)?;
-    let mut first = place.flow.low;
-    of_flow(&log, &place.flow, (None, None), stop, |_, headers| {
-        first = without_type(&place.flow, headers.endpoints().0);
-        ControlFlow::Break(())
-    })?;
+    let first = initiator(&log, &place.flow, (None, None), stop)?;
     Ok(Looked {
         row: packet.row(&place.flow, first),
         packet,
         flow: place.flow,
         why,
     })
+}
+
+/// The packet at a place; packets of its flow are read from a time on.
+fn packet_at(
+    log: &Log,
+    place: &Place,
+    from_ns: u64,
+    stop: &Stop,
+) -> Result<Option<Packet>, Refused> {
+    let span = (Some(from_ns), place.ts_ns.checked_add(1));
+    let (mut found, mut ties) = (None, Ties::default());
+    of_flow(log, &place.flow, span, stop, |logged, headers| {
+        if logged.recording == place.recording && logged.ts_ns == place.ts_ns {
+            let tie = ties.next(logged, &headers);
+            if tie.before == place.tie.before {
+                found = Some(Packet::of(logged, headers, tie));
+                return ControlFlow::Break(());
+            }
+        }
+        ControlFlow::Continue(())
+    })?;
+    Ok(found)
 }
 
 /// A packet in full.
@@ -200,8 +215,10 @@ mod tests {
         let found = place(id).unwrap();
         assert_eq!(
             (found.recording, found.ts_ns, found.tie),
-            (1, 1_769_864_400_123_456_789, 0)
+            (1, 1_769_864_400_123_456_789, Tie::default())
         );
+        let fragment = place(&format!("{id}f")).unwrap();
+        assert_eq!((fragment.tie.before, fragment.tie.has_fragments), (0, true));
         for wrong in [
             "",
             "@",

@@ -1,5 +1,6 @@
 //! The packets of a flow.
 
+use std::fmt;
 use std::io;
 use std::ops::ControlFlow;
 use std::time::Instant;
@@ -7,10 +8,12 @@ use std::time::Instant;
 use serde::Serialize;
 use strata_archive::ArchiveError;
 use strata_filter::Filter;
-use strata_query::{ExportOptions, Find, LoggedPacket, packets};
+use strata_query::{ByLink, ExportOptions, Find, Kept, LoggedPacket, packets};
 use strata_store::Log;
 use strata_wire::dissect::dissect;
-use strata_wire::{AddressFamily, Endpoint, FlowKey, Headers, LinkType, TunnelKey, clamped};
+use strata_wire::{
+    AddressFamily, Endpoint, FlowKey, FragmentTable, Headers, LinkType, TunnelKey, clamped,
+};
 use utoipa::ToSchema;
 
 use crate::dissect::{behind_ip, summary};
@@ -25,6 +28,8 @@ use crate::work::Stop;
 
 /// Maximum number of packets of a page.
 const PAGE_MAX: usize = 1000;
+/// How long before a later fragment its first one may be.
+const FRAGMENTS_NS: u64 = FragmentTable::LIFETIME_NS;
 
 /// A packet, owned: what is read of a log is gone with the next packet.
 #[derive(Clone, Debug)]
@@ -42,8 +47,75 @@ pub(crate) struct Packet {
     pub(crate) reason: String,
     pub(crate) mode: String,
     pub(crate) headers: Headers,
-    /// How many of its flow with the same time and recording came before.
-    pub(crate) tie: usize,
+    pub(crate) tie: Tie,
+}
+
+/// Which of the packets of a flow with the same time and recording one is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Tie {
+    /// How many came before.
+    pub(crate) before: usize,
+    /// Whether it, or one of those before it, is a later fragment: only packets before this time tell its flow.
+    pub(crate) has_fragments: bool,
+}
+
+impl fmt::Display for Tie {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}{}", self.before, fragments_text(self.has_fragments))
+    }
+}
+
+/// What stands after a number if fragments have to be looked for.
+const FRAGMENTS: &str = "f";
+
+const fn fragments_text(has_fragments: bool) -> &'static str {
+    match has_fragments {
+        true => FRAGMENTS,
+        false => "",
+    }
+}
+
+/// A number, and whether fragments have to be looked for.
+fn counted(text: &str) -> Option<(usize, bool)> {
+    let number = text.strip_suffix(FRAGMENTS);
+    Some((number.unwrap_or(text).parse().ok()?, number.is_some()))
+}
+
+impl Tie {
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        let (before, has_fragments) = counted(text)?;
+        Some(Self {
+            before,
+            has_fragments,
+        })
+    }
+}
+
+/// Numbers packets of a flow among those of the same time and recording.
+#[derive(Debug, Default)]
+pub(crate) struct Ties(Option<(u32, u64, Tie)>);
+
+impl Ties {
+    /// The next packet's.
+    pub(crate) fn next(&mut self, logged: &LoggedPacket<'_>, headers: &Headers) -> Tie {
+        let at = (logged.recording, logged.ts_ns);
+        let same = self
+            .0
+            .filter(|(recording, ts_ns, _)| (*recording, *ts_ns) == at);
+        let before = same.map(|(.., tie)| tie);
+        let tie = Tie {
+            before: before.map_or(0, |tie| tie.before.saturating_add(1)),
+            has_fragments: is_later_fragment(headers)
+                || before.is_some_and(|tie| tie.has_fragments),
+        };
+        self.0 = Some((at.0, at.1, tie));
+        tie
+    }
+}
+
+/// Whether a packet has no ports, since they are in the first fragment.
+fn is_later_fragment(headers: &Headers) -> bool {
+    headers.fragment.is_some_and(|fragment| !fragment.first)
 }
 
 /// A packet, as the API tells it.
@@ -59,7 +131,7 @@ pub(crate) struct PacketRow {
     id: String,
     at: String,
     direction: Direction,
-    /// With port, as in `10.0.0.1:443`.
+    /// With port, as in `10.0.0.1:443`; a later fragment has none.
     src: String,
     dst: String,
     /// As in `TCP SYN, 0 bytes`.
@@ -86,7 +158,7 @@ pub(crate) enum Direction {
 }
 
 impl Packet {
-    pub(crate) fn of(logged: &LoggedPacket<'_>, headers: Headers, tie: usize) -> Self {
+    pub(crate) fn of(logged: &LoggedPacket<'_>, headers: Headers, tie: Tie) -> Self {
         Self {
             recording: logged.recording,
             interface: logged.interface,
@@ -122,7 +194,7 @@ impl Packet {
         let (source, destination) = self.headers.endpoints();
         let [src, dst] = [source, destination].map(|end| end_text(flow, end));
         let class = self.class.as_deref().unwrap_or("");
-        let direction = match without_type(flow, source) == from {
+        let direction = match sender(flow, &self.headers) == from {
             true => Direction::There,
             false => Direction::Back,
         };
@@ -162,37 +234,23 @@ fn end_text(flow: &FlowKey, end: Endpoint) -> String {
     }
 }
 
-/// An end as flows have it: the tables do not hold the EtherType.
-pub(crate) fn without_type(flow: &FlowKey, end: Endpoint) -> Endpoint {
-    match flow.family {
-        AddressFamily::Mac => Endpoint { port: 0, ..end },
-        AddressFamily::Ipv4 | AddressFamily::Ipv6 => end,
+/// The end of a flow that sent one of its packets: a flow has no EtherType, and a later fragment no ports.
+pub(crate) fn sender(flow: &FlowKey, headers: &Headers) -> Endpoint {
+    let (source, _) = headers.endpoints();
+    if flow.family != AddressFamily::Mac && !is_later_fragment(headers) {
+        return source;
+    }
+    match [flow.low, flow.high].map(|end| end.address == source.address) {
+        [true, false] => flow.low,
+        [false, true] => flow.high,
+        // Both ends have this address.
+        _ if headers.low_to_high => flow.low,
+        _ => flow.high,
     }
 }
 
-/// Whether a packet with these headers is of this flow.
-fn is_of(flow: &FlowKey, headers: &Headers) -> bool {
-    let key = headers.flow_key();
-    match flow.family {
-        AddressFamily::Mac if *flow != FlowKey::NONE => {
-            let (low, high) = (without_type(flow, key.low), without_type(flow, key.high));
-            key.family == AddressFamily::Mac && (low, high) == (flow.low, flow.high)
-        }
-        _ => key == *flow,
-    }
-}
-
-/// A filter that narrows where packets of a flow may be: the innermost addresses, whatever is
-/// around them.
-fn narrowing(flow: &FlowKey) -> Option<Filter> {
-    if flow.family == AddressFamily::Mac {
-        return None;
-    }
-    let [low, high] = [flow.low, flow.high].map(|end| flow_id::address(flow.family, end.address));
-    Filter::parse(&format!("host {low} and host {high}")).ok()
-}
-
-/// Hands out the packets of a flow within a time, in order, until `take` breaks.
+/// Hands out the packets of a flow within a time, in order, until `take` breaks: those that a search counts with it.
+/// Later fragments come with it whose first one is within the time.
 pub(crate) fn of_flow(
     log: &Log,
     flow: &FlowKey,
@@ -200,23 +258,20 @@ pub(crate) fn of_flow(
     stop: &Stop,
     mut take: impl FnMut(&LoggedPacket<'_>, Headers) -> ControlFlow<()>,
 ) -> Result<u64, Refused> {
-    let filter = narrowing(flow);
     let find = Find {
         from_ns,
         to_ns,
-        filter: filter.as_ref(),
+        filter: None,
     };
-    let headers = |link, data: &[u8]| dissect(link, data, TunnelKey::Inner);
     let options = ExportOptions {
         select: find.select(),
-        matches: Some(Box::new(|link, data: &[u8], _: u32| {
-            is_of(flow, &headers(link, data))
-        })),
+        flow: Some(*flow),
         ..ExportOptions::default()
     };
     let mut has_broken = false;
     let mut one = |logged: &LoggedPacket<'_>| {
-        let goes_on = take(logged, headers(logged.link, logged.data));
+        let headers = dissect(logged.link, logged.data, TunnelKey::Inner);
+        let goes_on = take(logged, headers);
         if goes_on.is_break() || stop.go_on().is_break() {
             has_broken = true;
             return Err(io::Error::other("enough was read"));
@@ -236,10 +291,47 @@ fn flow_of(id: &str) -> Result<FlowKey, Refused> {
     flow_id::parse(id).ok_or_else(missing)
 }
 
-/// A place among a flow's packets: `ns.count`, after `count` packets of that time.
-fn cursor(text: &str) -> Option<(u64, usize)> {
-    let (ns, count) = text.split_once('.')?;
-    Some((ns.parse().ok()?, count.parse().ok()?))
+/// A place among a flow's packets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Cursor {
+    ns: u64,
+    /// After this number of packets of that time.
+    count: usize,
+    /// Whether first fragments came shortly before: what follows may belong to their packets.
+    has_fragments: bool,
+}
+
+impl Cursor {
+    fn parse(text: &str) -> Option<Self> {
+        let (ns, count) = text.split_once('.')?;
+        let (count, has_fragments) = counted(count)?;
+        Some(Self {
+            ns: ns.parse().ok()?,
+            count,
+            has_fragments,
+        })
+    }
+
+    /// When to begin to read, of packets that may be from this time on.
+    fn read_from(&self, from_ns: Option<u64>) -> u64 {
+        match self.has_fragments {
+            true => earlier(self.ns, from_ns),
+            false => self.ns,
+        }
+    }
+}
+
+impl fmt::Display for Cursor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let fragments = fragments_text(self.has_fragments);
+        write!(f, "{}.{}{fragments}", self.ns, self.count)
+    }
+}
+
+/// When the first fragments of packets begin that may have others at this time, of packets from a time on.
+pub(crate) fn earlier(ns: u64, from_ns: Option<u64>) -> u64 {
+    let first = ns.saturating_sub(FRAGMENTS_NS);
+    from_ns.map_or(first, |from| first.max(from))
 }
 
 /// A page of a flow's packets.
@@ -249,9 +341,94 @@ pub(crate) struct PacketPage {
     /// For `cursor`; null at the end.
     #[schema(required)]
     next: Option<String>,
-    /// The equal command line.
-    command: String,
+    /// The command line for these packets, and for packets of other flows that its filter cannot tell from them. Null
+    /// if its filter does not match all packets of this page, since some have tags, are in a tunnel or are later
+    /// fragments, or if it would match much more: for what is not TCP, UDP, SCTP or ICMP.
+    #[schema(required)]
+    command: Option<String>,
     covered: Covered,
+}
+
+/// The filter of a command line that selects a flow's packets, as long as it matches them.
+struct ByFilter {
+    text: String,
+    by_link: ByLink,
+    matches_all: bool,
+}
+
+impl ByFilter {
+    /// `None` where a filter selects much more than the flow.
+    fn of(flow: &FlowKey) -> Option<Self> {
+        if !flow_id::is_told_by_filter(flow) {
+            return None;
+        }
+        let text = flow_id::filter(flow)?;
+        let filter = Filter::parse(&text).ok()?;
+        Some(Self {
+            text,
+            by_link: ByLink::new(filter, |_, _| {}),
+            matches_all: true,
+        })
+    }
+
+    fn test(&mut self, logged: &LoggedPacket<'_>) {
+        let wire_len = logged.wire_len.max(logged.captured_len);
+        self.matches_all &= self.by_link.matches(logged.link, logged.data, wire_len);
+    }
+}
+
+/// A page being filled.
+struct Filling<'a> {
+    flow: &'a FlowKey,
+    first: Endpoint,
+    /// After which packet it begins.
+    after: Option<Cursor>,
+    limit: usize,
+    rows: Vec<PacketRow>,
+    next: Option<Cursor>,
+    by_filter: Option<ByFilter>,
+    ties: Ties,
+    /// The time of the last packet, and the number of packets with it before that one.
+    of_time: Option<(u64, usize)>,
+    skip: usize,
+    last_first_fragment_ns: Option<u64>,
+}
+
+impl Filling<'_> {
+    fn take(&mut self, logged: &LoggedPacket<'_>, headers: Headers) -> ControlFlow<()> {
+        if headers.fragment.is_some_and(|fragment| fragment.first) {
+            self.last_first_fragment_ns = Some(logged.ts_ns);
+        }
+        // It was read for the fragments that follow.
+        if self.after.is_some_and(|after| logged.ts_ns < after.ns) {
+            return ControlFlow::Continue(());
+        }
+        let tie = self.ties.next(logged, &headers);
+        let of_time = match self.of_time {
+            Some((ts_ns, count)) if ts_ns == logged.ts_ns => count.saturating_add(1),
+            _ => 0,
+        };
+        self.of_time = Some((logged.ts_ns, of_time));
+        if self.skip > 0 && self.after.is_some_and(|after| after.ns == logged.ts_ns) {
+            self.skip = self.skip.saturating_sub(1);
+            return ControlFlow::Continue(());
+        }
+        if self.rows.len() == self.limit {
+            let last = self.last_first_fragment_ns;
+            self.next = Some(Cursor {
+                ns: logged.ts_ns,
+                count: of_time,
+                has_fragments: last.is_some_and(|ns| ns.abs_diff(logged.ts_ns) < FRAGMENTS_NS),
+            });
+            return ControlFlow::Break(());
+        }
+        if let Some(by_filter) = &mut self.by_filter {
+            by_filter.test(logged);
+        }
+        let packet = Packet::of(logged, headers, tie);
+        self.rows.push(packet.row(self.flow, self.first));
+        ControlFlow::Continue(())
+    }
 }
 
 pub(crate) fn page(
@@ -265,58 +442,50 @@ pub(crate) fn page(
     let key = flow_of(flow)?;
     let mut sought = Sought {
         filter: None,
+        text: String::new(),
+        flow: None,
+        kept: Kept::default(),
         ..asked.sought()?
     };
-    let begins = after.map(|text| {
-        cursor(text).ok_or_else(|| Refused::invalid("cursor", "not a cursor of the previous page"))
+    let after = after.map(|text| {
+        let wrong = || Refused::invalid("cursor", "not a cursor of the previous page");
+        Cursor::parse(text).ok_or_else(wrong)
     });
-    let begins = begins.transpose()?;
-    let limit = limit.unwrap_or(200).clamp(1, PAGE_MAX);
+    let after = after.transpose()?;
     let log = logs::open(logs, log_id)?;
-    let from = begins.map(|(ns, _)| ns).or(sought.from_ns);
-    // Who sent the first packet is known from all of them.
-    let mut first = None;
-    of_flow(
-        &log,
-        &key,
-        (sought.from_ns, sought.to_ns),
-        stop,
-        |_, headers| {
-            first = Some(without_type(&key, headers.endpoints().0));
-            ControlFlow::Break(())
-        },
-    )?;
-    let first = first.unwrap_or(key.low);
-    let (mut rows, mut next): (Vec<PacketRow>, _) = (Vec::new(), None);
-    let mut same = (0, 0, 0_usize);
-    let mut of_time = (0, 0_usize);
-    let mut skip = begins.map_or(0, |(_, count)| count);
+    let from = after.map(|after| after.read_from(sought.from_ns));
+    let from = from.or(sought.from_ns);
+    let mut filling = Filling {
+        flow: &key,
+        first: initiator(&log, &key, (sought.from_ns, sought.to_ns), stop)?,
+        after,
+        limit: limit.unwrap_or(200).clamp(1, PAGE_MAX),
+        rows: Vec::new(),
+        next: None,
+        by_filter: ByFilter::of(&key),
+        ties: Ties::default(),
+        of_time: None,
+        skip: after.map_or(0, |after| after.count),
+        last_first_fragment_ns: None,
+    };
     let damaged = of_flow(&log, &key, (from, sought.to_ns), stop, |logged, headers| {
-        let at = (logged.recording, logged.ts_ns);
-        same = match (same.0, same.1) == at {
-            true => (at.0, at.1, same.2.saturating_add(1)),
-            false => (at.0, at.1, 0),
-        };
-        of_time = match of_time.0 == logged.ts_ns {
-            true => (of_time.0, of_time.1.saturating_add(1)),
-            false => (logged.ts_ns, 0),
-        };
-        if skip > 0 && begins.is_some_and(|(ns, _)| ns == logged.ts_ns) {
-            skip = skip.saturating_sub(1);
-            return ControlFlow::Continue(());
-        }
-        if rows.len() == limit {
-            next = Some(format!("{}.{}", logged.ts_ns, of_time.1));
-            return ControlFlow::Break(());
-        }
-        rows.push(Packet::of(logged, headers, same.2).row(&key, first));
-        ControlFlow::Continue(())
+        filling.take(logged, headers)
     })?;
-    sought.text = flow_id::filter_text(&key);
-    let why = stop.why();
+    let Filling {
+        rows,
+        next,
+        by_filter,
+        ..
+    } = filling;
+    let mut why: Vec<String> = stop.why().into_iter().collect();
+    if damaged > 0 {
+        why.push(format!("{damaged} damaged places"));
+    }
+    why.extend(logs::lost_words(&log)?);
     let covered = Covered {
-        complete: why.is_none() && damaged == 0,
-        why: why.or_else(|| (damaged > 0).then(|| format!("{damaged} damaged places"))),
+        complete: why.is_empty(),
+        why: (!why.is_empty()).then(|| why.join("; ")),
+        remark: None,
         packets: rows.len() as u64,
         from: rows.first().map(|row| row.at.clone()),
         to: rows.last().map(|row| row.at.clone()),
@@ -324,12 +493,33 @@ pub(crate) fn page(
         encrypted_packets: 0,
         seconds: since.elapsed().as_secs_f64(),
     };
+    let dir = logs.dir(log_id)?;
+    let by_filter = by_filter.filter(|by_filter| by_filter.matches_all);
+    let command = by_filter.map(|by_filter| {
+        sought.text = by_filter.text;
+        sought.command(dir, "flow.pcapng")
+    });
     Ok(PacketPage {
         packets: rows,
-        next,
-        command: sought.command(logs.dir(log_id)?, "flow.pcapng"),
+        next: next.map(|next| next.to_string()),
+        command,
         covered,
     })
+}
+
+/// The end of a flow that sent its first packet within a time; the low one without packets.
+pub(crate) fn initiator(
+    log: &Log,
+    flow: &FlowKey,
+    span: (Option<u64>, Option<u64>),
+    stop: &Stop,
+) -> Result<Endpoint, Refused> {
+    let mut first = flow.low;
+    of_flow(log, flow, span, stop, |_, headers| {
+        first = sender(flow, &headers);
+        ControlFlow::Break(())
+    })?;
+    Ok(first)
 }
 
 #[cfg(test)]
@@ -338,9 +528,26 @@ mod tests {
 
     #[test]
     fn cursors_read_as_written() {
-        assert_eq!(cursor("17.3"), Some((17, 3)));
-        for wrong in ["", "17", "x.3", "17.x", "-1.3"] {
-            assert_eq!(cursor(wrong), None, "{wrong}");
+        for (text, ns, count, has_fragments) in [("17.3", 17, 3, false), ("0.0f", 0, 0, true)] {
+            let cursor = Cursor {
+                ns,
+                count,
+                has_fragments,
+            };
+            assert_eq!(Cursor::parse(text), Some(cursor));
+            assert_eq!(cursor.to_string(), text);
         }
+        for wrong in ["", "17", "x.3", "17.x", "-1.3", "17.f", "17.3ff"] {
+            assert_eq!(Cursor::parse(wrong), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn fragments_are_looked_for_before_a_place() {
+        let mut cursor = Cursor::parse("70000000000.1").unwrap();
+        assert_eq!(cursor.read_from(None), cursor.ns);
+        cursor.has_fragments = true;
+        assert_eq!(cursor.read_from(None), 10_000_000_000);
+        assert_eq!(cursor.read_from(Some(65_000_000_000)), 65_000_000_000);
     }
 }

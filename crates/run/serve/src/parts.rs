@@ -7,13 +7,17 @@ use utoipa::ToSchema;
 #[derive(Clone, Debug, Serialize, ToSchema)]
 #[schema(example = json!({
     "complete": false, "why": "stopped after 30 s: narrow the time or the filter",
-    "packets": 20_000_000, "from": null, "to": null, "damaged": 0, "encrypted_packets": 0, "seconds": 30.0,
+    "remark": null, "packets": 20_000_000, "from": null, "to": null, "damaged": 0, "encrypted_packets": 0,
+    "seconds": 30.0,
 }))]
 pub(crate) struct Covered {
     pub(crate) complete: bool,
     /// If it is not complete: why, and what to do, in plain English.
     #[schema(required)]
     pub(crate) why: Option<String>,
+    /// Why nothing was found, if that is likely a mistake: no packet of the log has this class, or this reason.
+    #[schema(required)]
+    pub(crate) remark: Option<String>,
     /// Packets searched.
     pub(crate) packets: u64,
     #[schema(required)]

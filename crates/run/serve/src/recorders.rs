@@ -374,6 +374,7 @@ impl Recorder {
             covered: Covered {
                 complete: true,
                 why: None,
+                remark: None,
                 packets: 0,
                 from: None,
                 to: None,

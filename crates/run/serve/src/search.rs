@@ -1,13 +1,13 @@
-//! Searching a log: the request, and the search.
+//! Searching a log.
+
+mod sought;
 
 use std::ops::ControlFlow;
-use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use serde::{Deserialize, Serialize};
-use strata_filter::Filter;
-use strata_query::{ByLink, Find, Kept, Matches, Outline, Search, outline, search};
+use serde::Serialize;
+use strata_query::{ByLink, Find, Matches, Outline, Search, outline, search};
 use strata_store::Log;
 use utoipa::ToSchema;
 
@@ -18,141 +18,16 @@ use crate::parts::Covered;
 use crate::refused::Refused;
 use crate::results::Searches;
 use crate::series::{Histogram, Series};
-use crate::times;
 use crate::work::Stop;
 
-/// Maximum bytes of a filter.
-pub(crate) const FILTER_BYTES_MAX: usize = 4 << 10;
+pub(crate) use sought::{Asked, Sought, filter, quoted};
+
 /// Rows in the first news of a search.
 const FIRST_ROWS: usize = 100;
 /// How often news of a search are sent.
 const NEWS: Duration = Duration::from_millis(200);
 /// Threads that read for a search.
 const THREADS: usize = 2;
-
-/// What a request asks for: the parameters of search, series and export.
-#[derive(Clone, Debug, Default, Deserialize)]
-pub(crate) struct Asked {
-    filter: Option<String>,
-    from: Option<String>,
-    to: Option<String>,
-    pub(crate) class: Option<String>,
-    pub(crate) reason: Option<String>,
-    pub(crate) granularity: Option<String>,
-    pub(crate) points: Option<usize>,
-    pub(crate) format: Option<String>,
-    pub(crate) flow: Option<String>,
-}
-
-/// What is sought, checked.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Sought {
-    pub(crate) text: String,
-    pub(crate) filter: Option<Filter>,
-    pub(crate) from_ns: Option<u64>,
-    pub(crate) to_ns: Option<u64>,
-    pub(crate) kept: Kept,
-}
-
-/// A filter of a request; `None` for everything.
-pub(crate) fn filter(field: &'static str, text: &str) -> Result<Option<Filter>, Refused> {
-    if text.len() > FILTER_BYTES_MAX {
-        let error = format!("a filter has at most {FILTER_BYTES_MAX} bytes");
-        return Err(Refused::invalid(field, error));
-    }
-    if text.trim().is_empty() {
-        return Ok(None);
-    }
-    let parsed = Filter::parse(text);
-    parsed
-        .map(Some)
-        .map_err(|error| Refused::filter(field, &error))
-}
-
-fn not_empty(text: &Option<String>) -> Option<&str> {
-    text.as_deref().filter(|text| !text.is_empty())
-}
-
-impl Asked {
-    /// Everything in a time.
-    pub(crate) fn between(from: Option<String>, to: Option<String>) -> Self {
-        Self {
-            from,
-            to,
-            ..Self::default()
-        }
-    }
-
-    pub(crate) fn sought(&self) -> Result<Sought, Refused> {
-        let text = self.filter.as_deref().unwrap_or("").to_owned();
-        let time = |field, text: &Option<String>| {
-            not_empty(text)
-                .map(|text| times::parse(field, text))
-                .transpose()
-        };
-        let sought = Sought {
-            filter: filter("filter", &text)?,
-            text: text.trim().to_owned(),
-            from_ns: time("from", &self.from)?,
-            to_ns: time("to", &self.to)?,
-            kept: Kept {
-                class: not_empty(&self.class).map(str::to_owned),
-                granularity: not_empty(&self.granularity).map(str::to_owned),
-                reason: not_empty(&self.reason).map(str::to_owned),
-            },
-        };
-        if let (Some(from), Some(to)) = (sought.from_ns, sought.to_ns)
-            && from >= to
-        {
-            return Err(Refused::invalid(
-                "to",
-                "the end of the time is before its start",
-            ));
-        }
-        Ok(sought)
-    }
-}
-
-impl Sought {
-    pub(crate) fn find(&self) -> Find<'_> {
-        Find {
-            from_ns: self.from_ns,
-            to_ns: self.to_ns,
-            filter: self.filter.as_ref(),
-        }
-    }
-
-    /// The command line that writes the same to a file, after whose name there may be options.
-    pub(crate) fn command(&self, dir: &Path, file: &str) -> String {
-        let mut words = vec![String::from("strata"), String::from("export")];
-        words.push(quoted(&dir.display().to_string()));
-        words.extend([String::from("-w"), file.to_owned()]);
-        let mut option = |name: &str, value: &Option<String>| {
-            if let Some(value) = value {
-                // In one word, since a value may begin with a dash.
-                words.push(format!("{name}={}", quoted(value)));
-            }
-        };
-        option("--from", &self.from_ns.map(times::text));
-        option("--to", &self.to_ns.map(times::text));
-        option("--class", &self.kept.class);
-        option("--granularity", &self.kept.granularity);
-        option("--reason", &self.kept.reason);
-        if !self.text.is_empty() {
-            words.push(quoted(&self.text));
-        }
-        words.join(" ")
-    }
-}
-
-/// A word of a command line as a shell takes it.
-pub(crate) fn quoted(word: &str) -> String {
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=,+@%".contains(c);
-    if !word.is_empty() && word.chars().all(is_plain) {
-        return word.to_owned();
-    }
-    format!("'{}'", word.replace('\'', r"'\''"))
-}
 
 /// Told what was found so far and how far the search is; breaks to end it.
 pub(crate) type Tell<'a> = dyn FnMut(&Found, f64) -> ControlFlow<()> + 'a;
@@ -177,7 +52,7 @@ fn outlined(
     points: usize,
     stop: &Stop,
 ) -> Result<Option<Found>, Refused> {
-    if sought.filter.is_some() || !sought.kept.is_all() {
+    if sought.filter.is_some() || sought.flow.is_some() || !sought.kept.is_all() {
         return Ok(None);
     }
     let histogram = histogram(log, sought, points);
@@ -187,8 +62,9 @@ fn outlined(
         points_ns: histogram.step_ns(),
         goes_on: &|| stop.go_on().is_continue(),
     };
-    let mut found = Found::new(sought.kept.clone(), histogram, false);
+    let mut found = Found::new((sought.kept.clone(), None), histogram, false);
     let is_all = outline(log, &how, &mut found)?;
+    found.note_log(log)?;
     Ok(is_all.then_some(found))
 }
 
@@ -201,8 +77,10 @@ pub(crate) fn run(
     tell: &mut Tell<'_>,
 ) -> Result<Found, Refused> {
     let histogram = histogram(log, sought, points);
-    let piece = || Found::new(sought.kept.clone(), histogram.fresh(), lists_flows);
+    let wanted = || (sought.kept.clone(), sought.flow);
+    let piece = || Found::new(wanted(), histogram.fresh(), lists_flows);
     let mut found = piece();
+    found.note_log(log)?;
     let untested = AtomicU64::new(0);
     let matches = || -> Box<Matches<'_>> {
         let by_link = sought.filter.clone();
@@ -221,12 +99,17 @@ pub(crate) fn run(
         })
     };
     let goes_on = || stop.go_on().is_continue();
+    let narrowed = sought.narrowed();
     let how = Search {
-        find: sought.find(),
+        find: Find {
+            filter: narrowed.as_ref(),
+            ..sought.find()
+        },
         matches: &matches,
         goes_on: &goes_on,
         // Counts do not tell the first packet of a reason, which is shown where no flows are.
-        points_ns: (lists_flows && sought.kept.is_all()).then(|| histogram.step_ns()),
+        points_ns: (lists_flows && sought.flow.is_none() && sought.kept.is_all())
+            .then(|| histogram.step_ns()),
         threads: THREADS,
     };
     search(log, &how, &piece, &mut |piece, share| {
@@ -367,7 +250,7 @@ pub(crate) struct SearchOutline {
         "lost": null,
         "events": [],
         "covered": {
-            "complete": true, "why": null, "packets": 43, "from": null, "to": null, "damaged": 0,
+            "complete": true, "why": null, "remark": null, "packets": 43, "from": null, "to": null, "damaged": 0,
             "encrypted_packets": 0, "seconds": 0.01,
         },
     },
@@ -405,7 +288,7 @@ pub(crate) struct SearchOutline {
             "strata export /var/log/strata/edge -w packets.parquet -F packets-parquet 'host 10.0.0.1'",
     },
     "covered": {
-        "complete": true, "why": null, "packets": 43, "from": "2026-01-31T13:00:00.000000000Z",
+        "complete": true, "why": null, "remark": null, "packets": 43, "from": "2026-01-31T13:00:00.000000000Z",
         "to": "2026-01-31T13:00:20.000000000Z", "damaged": 0, "encrypted_packets": 0, "seconds": 0.01,
     },
 }))]
@@ -420,7 +303,9 @@ pub(crate) struct SearchResult {
     /// verdict. Beyond 12 the rest is one, `other reasons`. Their packets are those of the result.
     reason_words: Vec<ReasonWords>,
     top: Tops,
-    command: SearchCommands,
+    /// Null with `flow`: no filter selects exactly its packets.
+    #[schema(required)]
+    command: Option<SearchCommands>,
     covered: Covered,
 }
 
@@ -519,13 +404,13 @@ fn streamed(
     }
     let covered = found.covered(stop, since);
     let dir = logs.dir(id)?;
-    let command = SearchCommands {
+    let command = sought.flow.is_none().then(|| SearchCommands {
         pcapng: sought.command(dir, "out.pcapng"),
         csv: sought.command(dir, "flows.csv"),
         json: sought.command(dir, "flows.json"),
         flows_parquet: sought.command(dir, "flows.parquet"),
         packets_parquet: sought.command(dir, "packets.parquet -F packets-parquet"),
-    };
+    });
     let result = SearchResult {
         totals: found.totals(),
         histogram: found.histogram(&covered),
@@ -545,29 +430,4 @@ fn streamed(
         ..SearchEvent::new(SearchStage::Done)
     };
     sink.line(&done).map_err(gone)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn words_are_quoted_for_a_shell() {
-        for word in [
-            "plain",
-            "a b",
-            "it's",
-            "$(reboot)",
-            "",
-            "`x`",
-            "a\nb",
-            "--x",
-        ] {
-            let command = format!("printf %s {}", quoted(word));
-            let said = std::process::Command::new("sh")
-                .args(["-c", &command])
-                .output();
-            assert_eq!(said.unwrap().stdout, word.as_bytes(), "{command}");
-        }
-    }
 }

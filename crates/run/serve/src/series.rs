@@ -66,7 +66,7 @@ const STEPS_MS: [u64; 24] = [
     "lost": null,
     "events": [],
     "covered": {
-        "complete": true, "why": null, "packets": 3540, "from": "2026-01-31T13:00:00.000000000Z",
+        "complete": true, "why": null, "remark": null, "packets": 3540, "from": "2026-01-31T13:00:00.000000000Z",
         "to": "2026-01-31T13:00:30.000000000Z", "damaged": 0, "encrypted_packets": 0, "seconds": 0.02,
     },
 }))]

@@ -12,7 +12,7 @@ use strata_wire::FlowKey;
 use utoipa::ToSchema;
 
 use crate::found::words;
-use crate::packets::{Packet, of_flow};
+use crate::packets::{Packet, earlier, of_flow};
 use crate::refused::Refused;
 use crate::work::Stop;
 
@@ -332,16 +332,20 @@ fn values(
     let mut table = ExactTable::new(clock);
     let (mut ties, mut counted) = (0_usize, 0_usize);
     let from = packet.ts_ns.saturating_sub(clock.window_ns());
-    let span = (Some(from), packet.ts_ns.checked_add(1));
+    let read_from = match packet.tie.has_fragments {
+        true => from.min(earlier(packet.ts_ns, None)),
+        false => from,
+    };
+    let span = (Some(read_from), packet.ts_ns.checked_add(1));
     of_flow(log, flow, span, stop, |logged, headers| {
         counted = counted.saturating_add(1);
-        if logged.recording != packet.recording {
+        if logged.recording != packet.recording || logged.ts_ns < from {
             return ControlFlow::Continue(());
         }
         let facts = PacketFacts::new(&headers, FINGERPRINT, logged.ts_ns, logged.wire_len);
         let known = table.insert(&facts);
         if logged.ts_ns == packet.ts_ns {
-            if ties == packet.tie {
+            if ties == packet.tie.before {
                 values.flow = known;
                 return ControlFlow::Break(());
             }

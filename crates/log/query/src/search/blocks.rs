@@ -7,13 +7,9 @@ use foldhash::fast::RandomState;
 use strata_archive::ArchiveError;
 use strata_blocks::{PacketRecord, Record};
 use strata_store::{BlockFile, Damage, Recording, Select, StoreError};
-use strata_wire::dissect::{Fragment, Headers, dissect};
-use strata_wire::{
-    AddressFamily, Context, Endpoint, FlowHasher, FlowKey, FragmentTable, KeepKind, LinkType, Meta,
-    Plain, TunnelKey, clamped,
-};
+use strata_wire::{Context, FlowHasher, FlowKey, FragmentTable, KeepKind, LinkType, Meta, clamped};
 
-use crate::exporter::Judgement as _;
+use crate::exporter::{Judgement as _, flow_of};
 use crate::left_out::{LeftOut, Place};
 use crate::merge::Known;
 
@@ -203,36 +199,5 @@ impl OfBlocks<'_, '_> {
                 packets: std::slice::from_ref(&pending.packet),
             });
         }
-    }
-}
-
-/// The flow of a packet, and whether it goes from its low to its high endpoint.
-/// `resolve` may give a later fragment the ports of its first one.
-pub(super) fn flow_of(
-    link: LinkType,
-    packet: &[u8],
-    resolve: impl FnOnce(&mut Headers, Fragment),
-) -> (FlowKey, bool) {
-    if link == LinkType::ETHERNET
-        && let Some(plain) = Plain::read(packet)
-    {
-        return plain.key();
-    }
-    let mut headers = dissect(link, packet, TunnelKey::Inner);
-    if let Some(fragment) = headers.fragment {
-        resolve(&mut headers, fragment);
-    }
-    match headers.key {
-        // As in the tables, which do not hold the EtherType.
-        Some(key) if key.family == AddressFamily::Mac => {
-            let [from, to] = match headers.low_to_high {
-                true => [key.low, key.high],
-                false => [key.high, key.low],
-            };
-            let end = |end: Endpoint| Endpoint { port: 0, ..end };
-            FlowKey::new(AddressFamily::Mac, 0, end(from), end(to))
-        }
-        Some(key) => (key, headers.low_to_high),
-        None => (FlowKey::NONE, true),
     }
 }

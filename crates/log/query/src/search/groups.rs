@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use strata_wire::{AddressFamily, Endpoint, FlowKey};
+use strata_wire::FlowKey;
 
 use crate::find::Place;
 
@@ -19,18 +19,7 @@ pub(super) struct OfGroup {
 
 impl OfGroup {
     pub(super) fn of(place: &Place) -> Self {
-        let (key, from_low) = match place.ends {
-            [Some((family, source)), Some((_, destination))] => {
-                let [from, to] = match family {
-                    AddressFamily::Mac => [0, 0],
-                    AddressFamily::Ipv4 | AddressFamily::Ipv6 => place.facts.ports,
-                };
-                let end = |address, port| Endpoint { address, port };
-                let (source, destination) = (end(source, from), end(destination, to));
-                FlowKey::new(family, place.facts.protocol, source, destination)
-            }
-            _ => (FlowKey::NONE, true),
-        };
+        let (key, from_low) = place.key();
         let there = place.there.min(place.rows);
         Self {
             key,

@@ -162,7 +162,7 @@ impl<'a> OpenPart<'a> {
         (find, counts): (&Find<'a>, bool),
     ) -> Result<Option<Self>, ArchiveError> {
         let disk = log.disk().as_ref();
-        let Some(flows) = Flows::open(disk, part, find)? else {
+        let Some(flows) = Flows::open(disk, part, (find, None))? else {
             return Ok(None);
         };
         let name = part.file(FileKind::Packets).map_or("", |file| &file.name);

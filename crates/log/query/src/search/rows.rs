@@ -16,9 +16,9 @@ use strata_wire::{FlowKey, Meta};
 use crate::cells::{IntColumn, WrongValue};
 use crate::decided::decided;
 use crate::export::metas_of;
+use crate::exporter::flow_of;
 use crate::parts::{Source, payload_of};
 
-use super::blocks::flow_of;
 use super::groups::{OfGroup, ranges};
 use super::pieces::{Links, OpenPart};
 use super::seen::by_sight;

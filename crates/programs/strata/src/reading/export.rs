@@ -346,6 +346,7 @@ fn packets(
         comments: !args.no_comments,
         kept: args.kept.kept(),
         tls_keys: args.tls_keys()?,
+        ..ExportOptions::default()
     };
     let exported = match format {
         Some(format) => export(log, output, format, find, options)?,
@@ -412,6 +413,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         class: args.kept.class.as_deref(),
         timeouts: args.timeouts.timeouts()?,
         refused: say_no_match,
+        ..FlowOptions::default()
     };
     let format = format(args, write)?;
     check_options(args, &logs, format)?;
@@ -447,14 +449,15 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     };
     drop(progress);
     done.say(verb);
-    if done.is_empty() {
-        logs.say_nothing_found(&find, Some(&args.kept));
+    match done.is_empty() {
+        true => logs.say_nothing_found(&find, Some(&args.kept)),
+        false => logs.say_not_in_time(&find),
     }
     logs.say_other_times();
-    let lost_packets = logs.say_lost()?;
+    let lacking = logs.say_lost()?;
     let ended = done.ended();
     if args.json {
-        print_json(&done.answer(&ended, lost_packets))?;
+        print_json(&done.answer(&ended, lacking))?;
     }
     ended
 }

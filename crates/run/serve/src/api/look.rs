@@ -360,7 +360,7 @@ pub(super) async fn export(
     uri: Uri,
 ) -> Result<Response, Refused> {
     let asked: Asked = query(&uri)?;
-    let mut sought = asked.sought()?;
+    let sought = asked.sought()?;
     may_search(&app, &who, &log, &sought)?;
     let unknown = || {
         let names: Vec<&str> = FORMATS.iter().map(|of| of.asked).collect();
@@ -371,19 +371,14 @@ pub(super) async fn export(
         .iter()
         .find(|of| asked.format.as_deref() == Some(of.asked));
     let format = format.ok_or_else(unknown)?;
-    if let Some(flow) = &asked.flow {
-        let key = flow_id::parse(flow).and_then(|key| flow_id::filter(&key));
-        let of_flow = key.ok_or_else(|| Refused::invalid("flow", "this is not a flow"))?;
-        let whole = match sought.text.is_empty() {
-            true => of_flow,
-            false => format!("({of_flow}) and ({})", sought.text),
-        };
-        sought.filter = search::filter("flow", &whole)?;
-        sought.text = whole;
-    }
     if matches!(format.holds, Holds::Packets) {
         who.may(Role::Payload, app.spec.read_only)?;
-        let what = format!("downloaded packets: log {log}, filter '{}'", sought.text);
+        let of_flow = sought.flow.as_ref().map(flow_id::id);
+        let of_flow = of_flow.map_or_else(String::new, |id| format!(", flow {id}"));
+        let what = format!(
+            "downloaded packets: log {log}{of_flow}, filter '{}'",
+            sought.text
+        );
         app.audit.note(&who.name, &what, "");
     } else if !matches!(format.holds, Holds::PacketTable)
         && (sought.kept.granularity.is_some() || sought.kept.reason.is_some())
@@ -400,6 +395,13 @@ pub(super) async fn export(
         .work
         .short(move |_| of_logs::open(&shared.logs, &name))
         .await?;
+    // A file has no place for a remark.
+    let classes = of_logs::classes_of(&opened);
+    let class = sought.kept.class.as_deref();
+    if let Some(class) = class.filter(|class| !of_logs::is_class(&classes, class)) {
+        let error = of_logs::no_class(&classes, class);
+        return Err(Refused::invalid("class", error));
+    }
     let (_, waiting) = until(DOWNLOAD);
     let (mut sink, body) = streamed_body(connection.map(|Extension(one)| one), waiting);
     tokio::task::spawn_blocking(move || {
@@ -407,7 +409,9 @@ pub(super) async fn export(
         match written(&opened, &sought, &format.holds, &mut sink) {
             Err(error) => sink.fail(&error.to_string()),
             Ok(left) => {
-                if let Some(why) = left.told() {
+                let lost = of_logs::lost_words(&opened);
+                let lost = lost.unwrap_or_else(|refused| Some(refused.error));
+                if let Some(why) = (Left { lost, ..left }).told() {
                     let what = format!("a download of log {log} is incomplete");
                     app.audit.note(&who.name, &what, &why);
                 }
@@ -430,6 +434,8 @@ struct Left {
     /// Packets that the filter could not test.
     untested: u64,
     damage: Vec<Damage>,
+    /// What the log lacks.
+    lost: Option<String>,
 }
 
 impl Left {
@@ -448,7 +454,8 @@ impl Left {
                 ),
             }
         });
-        let told: Vec<String> = damaged.into_iter().chain(untested).collect();
+        let told = damaged.into_iter().chain(untested);
+        let told: Vec<String> = told.chain(self.lost.clone()).collect();
         (!told.is_empty()).then(|| told.join("; "))
     }
 }
@@ -459,6 +466,7 @@ impl From<Exported> for Left {
             packets: exported.left_out,
             untested: exported.untested,
             damage: exported.damage,
+            lost: None,
         }
     }
 }
@@ -469,6 +477,7 @@ impl From<ExportedFlows> for Left {
             packets: exported.left_out,
             untested: exported.untested,
             damage: exported.damage,
+            lost: None,
         }
     }
 }
@@ -484,6 +493,7 @@ fn written(
     let mut by_link = by_link.map(|filter| ByLink::new(filter, |_, _| {}));
     let of_flows = FlowOptions {
         class: sought.kept.class.as_deref(),
+        flow: sought.flow,
         ..FlowOptions::default()
     };
     let mut left: Left = match holds {
@@ -493,6 +503,7 @@ fn written(
             let options = ExportOptions {
                 select: find.select(),
                 matches: by_link.as_mut().map(ByLink::as_matches),
+                flow: sought.flow,
                 comments: true,
                 kept: sought.kept.clone(),
                 ..ExportOptions::default()

@@ -4,13 +4,13 @@ use std::collections::{BTreeSet, HashMap};
 
 use foldhash::fast::RandomState;
 use serde::Serialize;
-use strata_wire::{AddressFamily, FlowKey, count_of, in_words};
+use strata_wire::{AddressFamily, FlowKey, Printable, count_of, in_words};
 use utoipa::ToSchema;
 
 use super::row::Row;
 use super::{FLOWS_MAX, Found, Label};
 use crate::flow_id;
-use crate::logs::ClassCount;
+use crate::logs::{ClassCount, is_class, no_class};
 use crate::parts::Covered;
 use crate::series::Series;
 use crate::times;
@@ -119,7 +119,9 @@ pub(crate) struct FlowRow {
     name: Option<String>,
     #[schema(required)]
     community_id: Option<String>,
-    /// A filter for this flow alone.
+    /// A filter for this flow, for a policy, which goes by flow keys. In a command line, it does not match packets with
+    /// tags, in tunnels, or later fragments, and it may match packets of other flows: `flow` of the search and of the
+    /// export selects exactly this one's.
     filter: String,
 }
 
@@ -182,8 +184,29 @@ impl Found {
                 self.damaged
             ));
         }
+        why.extend(self.lost.clone());
         let why = (!why.is_empty()).then(|| why.join("; "));
-        self.covered_but(why, since)
+        Covered {
+            remark: self.remark(),
+            ..self.covered_but(why, since)
+        }
+    }
+
+    /// Why nothing was found, if that is likely a mistake.
+    fn remark(&self) -> Option<String> {
+        if self.packets > 0 {
+            return None;
+        }
+        let class = self.kept.class.as_deref();
+        let known = &self.classes_of_log;
+        if let Some(class) = class.filter(|class| !is_class(known, class)) {
+            return Some(no_class(known, class));
+        }
+        let reason = self.kept.reason.as_ref()?;
+        Some(format!(
+            "no packet that was found was kept for {}: write the reason exactly as packets have it",
+            Printable(reason)
+        ))
     }
 
     /// As [`Found::covered`], while the search is under way.
@@ -197,6 +220,7 @@ impl Found {
         Covered {
             complete: why.is_none(),
             why,
+            remark: None,
             packets: self.packets,
             from: self.span.map(|(first, _)| times::text(first)),
             to: self.span.map(|(_, last)| times::text(last)),

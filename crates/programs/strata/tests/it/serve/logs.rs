@@ -160,7 +160,9 @@ fn written(mode: &str, counted: bool) {
             assert_eq!(has_counts(&log), counted, "{mode}");
         }
         let serving = Serving::start(&[&log], &[]);
-        for range in &ranges {
+        // What is not counted is read anyway, whichever the time.
+        let step = if counted { 1 } else { 4 };
+        for range in ranges.iter().step_by(step) {
             let few: &[u32] = if range.is_empty() { &[10] } else { &[] };
             for &points in few.iter().chain(&[200]) {
                 let all = format!("points={points}{range}");

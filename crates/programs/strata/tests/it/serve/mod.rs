@@ -2,11 +2,13 @@
 //! and other subcommands say of the same; and as strangers use it.
 
 mod beside;
+mod flows;
 mod framing;
 mod hostile;
 pub(crate) mod http;
 mod logins;
 mod logs;
+mod lost;
 mod padding;
 mod recordings;
 mod saved;

@@ -1,0 +1,199 @@
+//! What a request asks for.
+
+use std::path::Path;
+
+use serde::Deserialize;
+use strata_filter::Filter;
+use strata_query::{Find, Kept};
+use strata_wire::{AddressFamily, FlowKey};
+
+use crate::flow_id::{self, address};
+use crate::refused::Refused;
+use crate::times;
+
+/// Maximum bytes of a filter.
+const FILTER_BYTES_MAX: usize = 4 << 10;
+/// How much may be kept of a packet in a log, as `--granularity` has it.
+const GRANULARITIES: [&str; 3] = ["full", "partial", "header"];
+
+/// What a request asks for: the parameters of search, series and export.
+#[derive(Clone, Debug, Default, Deserialize)]
+pub(crate) struct Asked {
+    filter: Option<String>,
+    from: Option<String>,
+    to: Option<String>,
+    pub(crate) class: Option<String>,
+    pub(crate) reason: Option<String>,
+    pub(crate) granularity: Option<String>,
+    pub(crate) points: Option<usize>,
+    pub(crate) format: Option<String>,
+    pub(crate) flow: Option<String>,
+}
+
+/// What is sought, checked.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Sought {
+    pub(crate) text: String,
+    pub(crate) filter: Option<Filter>,
+    pub(crate) from_ns: Option<u64>,
+    pub(crate) to_ns: Option<u64>,
+    /// The only flow; `None` for all.
+    pub(crate) flow: Option<FlowKey>,
+    pub(crate) kept: Kept,
+}
+
+/// A filter of a request; `None` for everything.
+pub(crate) fn filter(field: &'static str, text: &str) -> Result<Option<Filter>, Refused> {
+    if text.len() > FILTER_BYTES_MAX {
+        let error = format!("a filter has at most {FILTER_BYTES_MAX} bytes");
+        return Err(Refused::invalid(field, error));
+    }
+    if text.trim().is_empty() {
+        return Ok(None);
+    }
+    let parsed = Filter::parse(text);
+    parsed
+        .map(Some)
+        .map_err(|error| Refused::filter(field, &error))
+}
+
+fn not_empty(text: &Option<String>) -> Option<&str> {
+    text.as_deref().filter(|text| !text.is_empty())
+}
+
+impl Asked {
+    /// Everything in a time.
+    pub(crate) fn between(from: Option<String>, to: Option<String>) -> Self {
+        Self {
+            from,
+            to,
+            ..Self::default()
+        }
+    }
+
+    pub(crate) fn sought(&self) -> Result<Sought, Refused> {
+        let text = self.filter.as_deref().unwrap_or("").to_owned();
+        let time = |field, text: &Option<String>| {
+            not_empty(text)
+                .map(|text| times::parse(field, text))
+                .transpose()
+        };
+        let flow = self.flow.as_deref().map(|id| {
+            let wrong =
+                || Refused::invalid("flow", "this is not a flow: follow a link of the search");
+            flow_id::parse(id).ok_or_else(wrong)
+        });
+        let granularity = not_empty(&self.granularity);
+        if let Some(unknown) = granularity.filter(|one| !GRANULARITIES.contains(one)) {
+            let known = GRANULARITIES.join(", ");
+            let error = format!("'{unknown}' is not a granularity: write one of {known}");
+            return Err(Refused::invalid("granularity", error));
+        }
+        let sought = Sought {
+            filter: filter("filter", &text)?,
+            text: text.trim().to_owned(),
+            from_ns: time("from", &self.from)?,
+            to_ns: time("to", &self.to)?,
+            flow: flow.transpose()?,
+            kept: Kept {
+                class: not_empty(&self.class).map(str::to_owned),
+                granularity: granularity.map(str::to_owned),
+                reason: not_empty(&self.reason).map(str::to_owned),
+            },
+        };
+        if let (Some(from), Some(to)) = (sought.from_ns, sought.to_ns)
+            && from >= to
+        {
+            return Err(Refused::invalid(
+                "to",
+                "the end of the time is before its start",
+            ));
+        }
+        Ok(sought)
+    }
+}
+
+impl Sought {
+    pub(crate) fn find(&self) -> Find<'_> {
+        Find {
+            from_ns: self.from_ns,
+            to_ns: self.to_ns,
+            filter: self.filter.as_ref(),
+        }
+    }
+
+    /// A filter that all packets match that are sought, where its tests are known to see what a packet's flow is: the
+    /// filter, and the addresses of the only flow. Where they may not, packets are looked at.
+    pub(super) fn narrowed(&self) -> Option<Filter> {
+        let of_flow = self.flow.filter(|flow| flow.family != AddressFamily::Mac);
+        let of_flow = of_flow.map(|flow| {
+            let [low, high] = [flow.low, flow.high].map(|end| address(flow.family, end.address));
+            format!("host {low} and host {high}")
+        });
+        let Some(of_flow) = of_flow else {
+            return self.filter.clone();
+        };
+        let whole = match self.filter {
+            // A test of tags would change what tests after it see.
+            Some(_) => format!("{of_flow} and ({})", self.text),
+            None => of_flow,
+        };
+        Filter::parse(&whole).ok().or_else(|| self.filter.clone())
+    }
+
+    /// The command line that writes the same to a file, after whose name there may be options.
+    pub(crate) fn command(&self, dir: &Path, file: &str) -> String {
+        let mut words = vec![String::from("strata"), String::from("export")];
+        words.push(quoted(&dir.display().to_string()));
+        words.extend([String::from("-w"), file.to_owned()]);
+        let mut option = |name: &str, value: &Option<String>| {
+            if let Some(value) = value {
+                // In one word, since a value may begin with a dash.
+                words.push(format!("{name}={}", quoted(value)));
+            }
+        };
+        option("--from", &self.from_ns.map(times::text));
+        option("--to", &self.to_ns.map(times::text));
+        option("--class", &self.kept.class);
+        option("--granularity", &self.kept.granularity);
+        option("--reason", &self.kept.reason);
+        if !self.text.is_empty() {
+            words.push(quoted(&self.text));
+        }
+        words.join(" ")
+    }
+}
+
+/// A word of a command line as a shell takes it.
+pub(crate) fn quoted(word: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=,+@%".contains(c);
+    if !word.is_empty() && word.chars().all(is_plain) {
+        return word.to_owned();
+    }
+    format!("'{}'", word.replace('\'', r"'\''"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_are_quoted_for_a_shell() {
+        for word in [
+            "plain",
+            "a b",
+            "it's",
+            "$(reboot)",
+            "",
+            "`x`",
+            "a\nb",
+            "--x",
+        ] {
+            let command = format!("printf %s {}", quoted(word));
+            let said = std::process::Command::new("sh")
+                .args(["-c", &command])
+                .output();
+            assert_eq!(said.unwrap().stdout, word.as_bytes(), "{command}");
+        }
+    }
+}
