@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use ipnet::IpNet;
 use strata_gpv::agent::ReassemblyOptions;
 use strata_gpv_run::{
@@ -16,6 +16,7 @@ use strata_gpv_run::{
 use strata_terminal::confined::SandboxArgs;
 use strata_terminal::logging;
 use strata_terminal::output::{refuse, standard};
+use strata_terminal::selection::vectors;
 use strata_terminal::signals::stop_on_signal;
 use strata_terminal::text::{self, count_of};
 use strata_wire::grouped;
@@ -142,9 +143,13 @@ pub(super) fn run(args: &Args) -> Result<()> {
     let outcome = handle.wait().map_err(failed)?;
     let shown = show(args, &outcome);
     // Why it ended is returned even if no caller reads what came.
-    outcome
-        .failure
-        .map_or(shown, |failure| Err(failed(failure)))
+    match outcome.failure {
+        Some(failure) => Err(failed(failure)),
+        None if outcome.read.received.unended > 0 => {
+            shown.and_then(|()| bail!("{}", vectors::cut(outcome.read.received.unended)))
+        }
+        None => shown,
+    }
 }
 
 /// The agent that the command line describes.

@@ -17,10 +17,12 @@ use strata_training::python;
 use strata_wire::{AddressFamily, Headers, clamped};
 use tracing::info;
 
-/// Flows of more packets are several.
-const PACKETS_MAX: u16 = 1024;
-/// Flows that are put together at once: 28 KB each.
-const FLOWS: u32 = 8192;
+/// What a flow of the classifier is: flows of more packets, or longer, are several. 28 KB each.
+pub(super) const REASSEMBLY: ReassemblyOptions = ReassemblyOptions {
+    flows: 8192,
+    tuples_max: 1024,
+    interval_ns: 60_000_000_000,
+};
 /// Maximum number of flows of a file: labels and rows of all are kept until the end.
 const ROWS_MAX: usize = 4_000_000;
 
@@ -130,12 +132,7 @@ pub(super) fn features(args: &FeaturesArgs) -> Result<()> {
     ];
     table.write_record(leading.iter().chain(&FLOW_FEATURES))?;
     let mut cache = Cache::<Full>::new(Parameters::PAPER, 1)?;
-    let options = ReassemblyOptions {
-        flows: FLOWS,
-        tuples_max: PACKETS_MAX,
-        interval_ns: 60_000_000_000,
-    };
-    let mut agent = Reassembly::<Full>::new(options, 1);
+    let mut agent = Reassembly::<Full>::new(REASSEMBLY, 1);
     let mut said = Said::new();
     let mut rows: Vec<(Key, Vec<String>)> = Vec::new();
     let mut too_many = 0_u64;

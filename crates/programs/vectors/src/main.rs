@@ -5,12 +5,14 @@
 //! run export      packets into vectors: to UDP or a file, to Parquet
 //! agent           vectors received, put together into records of longer intervals
 //! tune flows      the cache's parameters, the traffic classifier: with the Python package
+//! apps            applications: bursts of a queue, times of hosts, classes of flows
 //! target rotate   where vectors go; files of limited size or time
 //! counted         what is in no vector, or not whole
 //! ```
 #![forbid(unsafe_code)]
 
 mod agent;
+mod apps;
 #[cfg(test)]
 #[path = "../../strata/tests/it/common/commands.rs"]
 mod commands;
@@ -56,6 +58,12 @@ enum Command {
     Agent(agent::Args),
     /// Write the vectors of a capture or a log to a Parquet file.
     Export(export::Args),
+    /// Find micro-bursts, and the hosts whose packets were in the queue.
+    Bursts(apps::BurstsArgs),
+    /// Profile when the packets of each host came.
+    Profile(apps::ProfileArgs),
+    /// Classify flows by a trained model.
+    Classify(apps::ClassifyArgs),
     /// Search for the cache parameters that give the fewest vectors within a memory limit.
     Tune(tune::Args),
     /// Write the features of each flow, to train the traffic classifier.
@@ -71,7 +79,9 @@ impl Program for Args {
     fn is_long_running(&self) -> bool {
         match &self.command {
             Command::Run(args) => args.is_live(),
-            Command::Agent(_) => true,
+            Command::Agent(_) | Command::Bursts(_) | Command::Profile(_) | Command::Classify(_) => {
+                true
+            }
             _ => false,
         }
     }
@@ -85,6 +95,9 @@ impl Program for Args {
             Command::Run(args) => run::run(args),
             Command::Agent(args) => agent::run(args),
             Command::Export(args) => export::run(args),
+            Command::Bursts(args) => apps::bursts(args),
+            Command::Profile(args) => apps::profile(args),
+            Command::Classify(args) => apps::classify(args),
             Command::Tune(args) => tune::run(args),
             Command::Features(args) => flows::features(args),
             Command::Train(args) => flows::train(args),

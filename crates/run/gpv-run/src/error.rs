@@ -40,6 +40,9 @@ pub enum VectorError {
         /// What is wrong with it.
         source: FormatError,
     },
+    /// A file is empty, where even one without packets has a datagram.
+    #[error("{0}: the file is empty: was the command that wrote it killed?")]
+    Empty(String),
     /// A file is not a readable ring, or is too small for one.
     #[error("{ring}: {problem}")]
     Ring {

@@ -47,5 +47,6 @@ pub use run::{
     LiveVectors, OutletsSpec, RingSpec, SentTo, Target, VectorFile, VectorRun, VectorRunOutcome,
     VectorRunSpec,
 };
+pub use seed::seed;
 pub use table::{Tabled, VectorTable};
 pub use tap::VectorTap;

@@ -2,6 +2,7 @@
 //! could not take.
 
 mod logs;
+pub mod vectors;
 
 use std::ops::ControlFlow;
 
@@ -14,7 +15,7 @@ use tracing::{error, warn};
 
 use crate::text;
 
-pub use logs::{Logs, each_once, named_again};
+pub use logs::{Lacking, Logs, each_once, named_again};
 
 /// When packets arrived.
 #[derive(Debug, clap::Args)]

@@ -48,6 +48,15 @@ pub fn stop_on_signal() -> Result<Arc<AtomicBool>> {
     Ok(stop)
 }
 
+/// Whether files that are begun are to be finished at the first signal.
+static FINISHES: AtomicBool = AtomicBool::new(false);
+
+/// As [`stop_on_signal`], for a command that writes as long as it runs, and finishes its file when it is to stop.
+pub fn finish_on_signal() -> Result<Arc<AtomicBool>> {
+    FINISHES.store(true, Ordering::Relaxed);
+    stop_on_signal()
+}
+
 /// Ends this process with the one that started it, whose number is `parent`.
 ///
 /// # Errors
@@ -84,11 +93,18 @@ impl Stopped {
     }
 }
 
-/// Runs `work` when an interrupt or termination signal comes, and then lets it end the program.
+/// Runs `work` when an interrupt or termination signal comes, and then lets it end the program; not at the first signal
+/// of a command that finishes its work then.
 pub fn before_ending(work: fn()) -> Result<()> {
     let mut signals = SignalsInfo::<SignalOnly>::new([SIGINT, SIGTERM])?;
     let wait = move || {
-        if let Some(signal) = signals.forever().next() {
+        let mut signals = signals.forever();
+        let first = signals.next();
+        let last = match FINISHES.load(Ordering::Relaxed) {
+            true => signals.next(),
+            false => first,
+        };
+        if let Some(signal) = last {
             work();
             // It ends the program, so there is no one to tell.
             let _ = emulate_default_handler(signal);

@@ -95,9 +95,7 @@ impl Asking {
         skips_incomplete: bool,
         count: Option<u64>,
     ) -> Result<Self> {
-        let seed = getrandom::u64().map_err(|error| {
-            anyhow::anyhow!("cannot get random numbers from the operating system: {error}")
-        })?;
+        let seed = strata_gpv_run::seed()?;
         let fields: Vec<&str> = compiled.iter().flat_map(|c| c.program.fields()).collect();
         let any = |names: &[&str]| fields.iter().any(|field| names.contains(field));
         let needs = Needs {

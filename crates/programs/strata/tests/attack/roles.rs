@@ -9,7 +9,7 @@ use std::sync::Mutex;
 
 use strata_testkit::Namespace;
 
-use crate::commands::{Faces, LONG_RUNNING};
+use crate::commands::{FLOW_FOREST, Faces, LONG_RUNNING};
 use crate::harness::{
     Attack, Bounds, END_MAX, PATIENCE, Round, Site, Victim, network, run, siege, strata, until,
 };
@@ -58,8 +58,11 @@ const GPV_RUN: usize = 9;
 const REPLAY: usize = 10;
 const TAIL: usize = 11;
 const APPEND: usize = 12;
+const BURSTS: usize = 13;
+const PROFILE: usize = 14;
+const CLASSIFY: usize = 15;
 
-const ROLES: [Role; 13] = [
+const ROLES: [Role; 16] = [
     role("collector", "-o {}/collected", "collecting"),
     role(
         "gpv agent",
@@ -105,7 +108,24 @@ const ROLES: [Role; 13] = [
         ends_well: false,
         ..role("stream append", "{}/streams events", "")
     },
+    application(
+        "gpv bursts",
+        "udp://127.0.0.1:4739 --when depth:7 -w {}/bursts.csv",
+    ),
+    application("gpv profile", "udp://127.0.0.1:4739 -w {}/profile.json"),
+    application(
+        "gpv classify",
+        "udp://127.0.0.1:4739 -m {}/flows.forest -w {}/classes.parquet",
+    ),
 ];
+
+/// An application of vectors. Those that were lost are in no answer.
+const fn application(name: &'static str, arguments: &'static str) -> Role {
+    Role {
+        ends_well: false,
+        ..role(name, arguments, "listening")
+    }
+}
 
 /// Roles with files of their own in this suite.
 const ELSEWHERE: [&str; 4] = ["compact", "record", "relay", "switch"];
@@ -162,6 +182,7 @@ impl<const ROLE: usize> Site for Working<ROLE> {
                 let policy = "[[policy]]\nname = 'all'\nmatch = 'ip'\naction = 'header -> here'\n";
                 fs::write(path.join("policies.toml"), policy).unwrap();
             }
+            CLASSIFY => fs::write(path.join("flows.forest"), FLOW_FOREST).unwrap(),
             REPLAY => hostile_capture(&path.join("hostile.pcap")),
             _ => {}
         }
@@ -226,6 +247,11 @@ impl<const ROLE: usize> Working<ROLE> {
             }
             self.lives();
         }
+    }
+
+    /// Vectors that no switch would send.
+    fn vectors(&self, round: &mut Round) {
+        self.datagrams(round, &[4739], &[b"SGPV\x02\0\x01\0", b"SGPV", b""]);
     }
 
     /// Connections that stay, send little or much, and never what is expected.
@@ -323,9 +349,15 @@ fn by_datagrams() {
     })];
     siege("collector", attacks);
     let attacks: &[Attack<Working<GPV_AGENT>>] = &[("datagrams", |s, r| {
-        s.datagrams(r, &[4739], &[b"SGPV\x02\0\x01\0", b"SGPV", b""]);
+        s.vectors(r);
     })];
     siege("gpv agent", attacks);
+    let attacks: &[Attack<Working<BURSTS>>] = &[("datagrams", |s, r| s.vectors(r))];
+    siege("gpv bursts", attacks);
+    let attacks: &[Attack<Working<PROFILE>>] = &[("datagrams", |s, r| s.vectors(r))];
+    siege("gpv profile", attacks);
+    let attacks: &[Attack<Working<CLASSIFY>>] = &[("datagrams", |s, r| s.vectors(r))];
+    siege("gpv classify", attacks);
     let attacks: &[Attack<Working<TELEMETRY>>] = &[("datagrams", |s, r| {
         let starts: &[&[u8]] = &[
             b"\x14\0\0\0\0\0\0\x07",

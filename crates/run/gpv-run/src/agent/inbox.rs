@@ -88,6 +88,8 @@ pub struct Received {
     pub refused: u64,
     /// Caches from which datagrams arrived.
     pub senders: u64,
+    /// Caches in a file or a ring that do not end with their number of vectors, so that later vectors may be missing.
+    pub unended: u64,
     /// Records that the vectors were put together into.
     pub records: u64,
     /// Records that were written early, because another flow needed their place.
@@ -116,6 +118,8 @@ struct Heard {
     columns: Columns,
     /// How many vectors it says that it sent.
     end: Option<u64>,
+    /// Whether the last datagram did.
+    is_ended: bool,
     /// The highest number that came.
     highest: u64,
     /// When its last vector began, by its own clock, and when that came.
@@ -179,6 +183,7 @@ impl Heard {
             reassembly: Reassembly::new(options.reassembly, options.seed),
             columns: Columns::ALL,
             end: None,
+            is_ended: false,
             highest: 0,
             latest: (0, Instant::now()),
             heard: Instant::now(),
@@ -376,6 +381,7 @@ impl Inbox {
             heard.highest = first;
             self.received.before = self.received.before.saturating_add(joined);
         }
+        heard.is_ended = datagram.vectors == 0;
         if datagram.vectors == 0 {
             // Numbers far ahead are not believed, so that no count of losses is absurd.
             match first.saturating_sub(heard.highest) <= AHEAD_MAX {
@@ -485,6 +491,9 @@ impl Inbox {
         senders.sort_by_key(|(sender, _)| *sender);
         for (sender, mut heard) in senders {
             heard.end(sender.cache, out);
+            // Others than those of a file or a ring are not expected to.
+            let is_cut = sender.address.is_none() && sender.cache.is_some() && !heard.is_ended;
+            self.received.unended += u64::from(is_cut);
             let (sequencer, reassembly) = (&heard.sequencer, &heard.reassembly);
             self.received
                 .add(sequencer.counters(), reassembly.counters());

@@ -255,10 +255,16 @@ impl VectorReader {
             has_warned: false,
         };
         let ended = reading.take_all(self.input, stop);
+        let is_whole = !stop.load(Ordering::Relaxed) && !reading.is_done() && ended.is_ok();
         let Reading { inbox, output, .. } = &mut reading;
         inbox.finish(&mut |given| output.put(given));
+        let mut received = inbox.received();
+        if !is_whole {
+            // Not read to its end.
+            received.unended = 0;
+        }
         let read = VectorsRead {
-            received: inbox.received(),
+            received,
             foreign: reading.foreign,
             overwritten: reading.overwritten,
             requests: reading.inbox.requests,
@@ -407,6 +413,9 @@ impl<O: RecordOutput> Reading<'_, O> {
         while !stop.load(Ordering::Relaxed) && !self.is_done() {
             bytes.clear();
             more(&mut bytes, self.form.header_len() as u64)?;
+            if bytes.is_empty() && at == 0 && self.form == Form::Strata {
+                return Err(VectorError::Empty(name.to_owned()));
+            }
             if bytes.is_empty() {
                 break;
             }

@@ -9,6 +9,7 @@ use rustix::io::Errno;
 use rustix::net::RecvFlags;
 use strata_gpv::export::{FlowRule, FlowRules};
 use strata_gpv::format::control::FlushSlots;
+use strata_gpv::format::datagram::Datagram;
 use strata_role::sandbox::Reach;
 use strata_role::{Feed, FeedSpec, RoleError, Tell};
 use strata_store::Sources;
@@ -94,6 +95,8 @@ struct Written {
     writer: Option<BufWriter<File>>,
     /// Bytes in the file.
     bytes: u64,
+    /// The datagram that ends the file if another one follows.
+    end: Vec<u8>,
     /// As many files as wanted are complete: what is left goes to the last one.
     is_complete: bool,
 }
@@ -409,6 +412,7 @@ impl Written {
             sources,
             writer: None,
             bytes: 0,
+            end: Vec::new(),
             is_complete: false,
         })
     }
@@ -442,7 +446,16 @@ impl Written {
             None => return Ok(()),
         }
         self.bytes += bytes.len() as u64;
+        if self.is_rotated() {
+            // Of the paper's forms, there is none.
+            self.end = Datagram::new_checked(bytes)
+                .map_or_else(|_| Vec::new(), |datagram| datagram.end_after());
+        }
         Ok(())
+    }
+
+    fn is_rotated(&self) -> bool {
+        matches!(self.to, Place::Named(_, Some(_)))
     }
 
     fn rotate(&mut self) -> io::Result<()> {
@@ -457,6 +470,7 @@ impl Written {
             return Ok(());
         }
         if let Some(writer) = &mut self.writer {
+            writer.write_all(&self.end)?;
             writer.flush()?;
         }
         let path = rotation.next().map_err(io::Error::other)?;

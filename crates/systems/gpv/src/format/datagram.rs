@@ -273,6 +273,18 @@ impl<'a> Datagram<'a> {
         })
     }
 
+    /// The datagram without vectors that ends a file whose last datagram is this one: its number says how many
+    /// vectors there were.
+    #[must_use]
+    pub fn end_after(&self) -> Vec<u8> {
+        // The header was checked: this does not pass the last number.
+        let next_seq = self.first_seq.wrapping_add(self.vectors.into());
+        let mut bytes = Vec::new();
+        DatagramWriter::resume(self.cache, self.columns, LEN_USUAL, next_seq)
+            .end(|end| bytes.extend_from_slice(end));
+        bytes
+    }
+
     /// Calls `take` for each vector; `tuples` is where they are unpacked. Columns that were not
     /// sent are 0.
     ///

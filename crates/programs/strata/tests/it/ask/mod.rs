@@ -3,7 +3,7 @@
 
 mod live;
 mod terminal;
-mod vectors;
+pub(crate) mod vectors;
 
 use std::collections::{BTreeSet, HashMap};
 use std::fs::{self, File};

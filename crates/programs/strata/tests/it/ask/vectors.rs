@@ -67,7 +67,7 @@ fn depth(switch: u32, n: u32) -> u32 {
 
 /// Vectors of two switches, 3 flows each, 20 packets a vector, `vectors` of each flow; and the datagram of each
 /// switch that states their number.
-fn of_switches(vectors: u32) -> Vec<Vec<u8>> {
+pub(crate) fn of_switches(vectors: u32) -> Vec<Vec<u8>> {
     let mut datagrams = Vec::new();
     for switch in [2, 5] {
         let mut writer = DatagramWriter::new(switch, Columns::ALL, LEN_USUAL);
@@ -211,4 +211,23 @@ fn what_cannot_be_asked_is_refused() {
     assert_eq!(output.status.code(), Some(1));
     let said = String::from_utf8(output.stderr).unwrap();
     assert!(said.contains("not grouped packet vectors"), "{said}");
+}
+
+#[test]
+fn a_file_that_was_cut_between_vectors_makes_an_answer_incomplete() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("vectors.gpv").to_str().unwrap().to_owned();
+    let mut datagrams = of_switches(50);
+    // The last one states the number of the second switch's vectors.
+    for (cut, said) in [
+        (1, "without their number"),
+        (usize::MAX, "the file is empty"),
+    ] {
+        datagrams.truncate(datagrams.len().saturating_sub(cut));
+        fs::write(&file, datagrams.concat()).unwrap();
+        let output = ask(&file, &["packet-counts-per-source"]).output().unwrap();
+        assert_eq!(output.status.code(), Some(1));
+        let errors = String::from_utf8(output.stderr).unwrap();
+        assert!(errors.contains(said), "{errors}");
+    }
 }

@@ -21,6 +21,9 @@ pub(crate) const LONG_RUNNING: &[(&str, Faces)] = &[
     ("controller run", Faces::Strangers),
     ("generate", Faces::Nobody),
     ("gpv agent", Faces::Strangers),
+    ("gpv bursts", Faces::Strangers),
+    ("gpv classify", Faces::Strangers),
+    ("gpv profile", Faces::Strangers),
     ("gpv run", Faces::Strangers),
     ("helper", Faces::Nobody),
     ("record", Faces::Strangers),
@@ -77,6 +80,7 @@ pub(crate) const ENDING: &[&str] = &[
     "policy list",
     "policy remove",
     "prune",
+    "publish",
     "query",
     "read",
     "rotate",
@@ -94,6 +98,18 @@ pub(crate) const ENDING: &[&str] = &[
     "train",
     "verify",
 ];
+
+/// A model for `gpv classify`: long flows, and others.
+pub(crate) const FLOW_FOREST: &str = "\
+strata-flow-forest 1
+features size_1 size_2 size_3 size_4 size_5 size_6 size_7 size_8 size_mean size_sd delay_us_mean delay_us_sd
+class short
+class long
+tree
+split size_8 0 1 2
+leaf 1 0
+leaf 0 1
+";
 
 /// All commands.
 pub(crate) fn all() -> Vec<&'static str> {

@@ -12,7 +12,7 @@ pub(crate) struct Dissected {
     pub(crate) len: u64,
     /// Addresses, ports and protocol, as answers begin with them.
     pub(crate) flow: String,
-    source: String,
+    pub(crate) source: String,
     pub(crate) is_tcp: bool,
     pub(crate) seq: u64,
     pub(crate) payload: u64,

@@ -1,6 +1,7 @@
 //! `strata gpv`: vectors sent, lost, received and kept hold the packets that tshark sees.
 
 mod applications;
+mod apps;
 mod models;
 mod rotation;
 mod shared;

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use strata_testkit::{Namespace, may_use_kernel};
 
-use crate::common::commands::LONG_RUNNING;
+use crate::common::commands::{FLOW_FOREST, LONG_RUNNING};
 use crate::common::disk::NEVER_FULL;
 use crate::common::recording;
 use crate::common::signal::signal;
@@ -427,6 +427,8 @@ impl Starter<'_> {
             "ask" => {
                 self.start(name, "-i in0 packet-counts-per-source -w {}/answer.csv", "");
                 self.start(name, "--socket {}/record.sock packet-counts-per-source", "");
+                let from = "--vectors udp://127.0.0.1:4763 packet-counts-per-source -w {}/v.csv";
+                self.start(name, from, "listening");
             }
             "collector" => {
                 self.start(name, "--listen 127.0.0.1:4741 -w {}/c.pcapng", "collecting");
@@ -446,7 +448,19 @@ impl Starter<'_> {
             "gpv agent" => {
                 let listens = "--listen 127.0.0.1:4744 -w {}/r.parquet --flush-idle 1s";
                 self.start(name, listens, "listening");
-                self.start(name, "-r - -w {}/s.parquet", "");
+                self.start(name, "-F paper -r - -w {}/s.parquet", "");
+            }
+            "gpv bursts" => {
+                let from = "udp://127.0.0.1:4760 --when depth:7 -w {}/bursts.csv";
+                self.start(name, from, "listening");
+            }
+            "gpv profile" => {
+                let from = "udp://127.0.0.1:4761 -w {}/profile.json";
+                self.start(name, from, "listening");
+            }
+            "gpv classify" => {
+                let from = "udp://127.0.0.1:4762 -m {}/flows.forest -w {}/c.parquet";
+                self.start(name, from, "listening");
             }
             "gpv run" => {
                 let files = "-i in0 -w {}/v.gpv --ring {}/ring --to-stream {}/streams/events";
@@ -522,6 +536,7 @@ fn prepare(dir: &Path) {
     run("stream create {}/served there");
     let policies = "[[policy]]\nname = 'all'\nmatch = 'udp'\naction = 'header -> here'\n";
     fs::write(dir.join("policies.toml"), policies).unwrap();
+    fs::write(dir.join("flows.forest"), FLOW_FOREST).unwrap();
 }
 
 /// Started as root, no thread of a command that runs until it is stopped has a capability or may gain

@@ -1,0 +1,275 @@
+//! Applications of vectors (section 6.2 of the *Flow paper) as commands: what each computes is in
+//! `strata_gpv::application`.
+//!
+//! ```text
+//! bursts profile classify     an application for each switch, and its rows
+//! rows                        rows as a table, CSV, JSON or Parquet, as they come
+//! ```
+
+mod bursts;
+mod classify;
+mod profile;
+mod rows;
+
+use std::collections::HashMap;
+use std::ops::ControlFlow;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use anyhow::{Result, bail};
+use strata_gpv::agent::{ReassemblyOptions, Record};
+use strata_gpv::{Column, Columns, Full, Grouped as _};
+use strata_gpv_run::{
+    COLUMN_NAMES, Form, GivenRecord, RecordOutput, Sender, VectorError, VectorReader,
+};
+use strata_role::Tell;
+use strata_role::sandbox::Reach;
+use strata_terminal::confined::SandboxArgs;
+use strata_terminal::logging;
+use strata_terminal::output::{check, refuse};
+use strata_terminal::selection::vectors::{self, Missing, SENDERS_MAX};
+use strata_terminal::signals::finish_on_signal;
+use strata_terminal::text::{self, count_of};
+use strata_wire::{AddressFamily, grouped, ip_addr};
+use tracing::info;
+
+pub(super) use bursts::{BurstsArgs, bursts};
+pub(super) use classify::{ClassifyArgs, classify};
+pub(super) use profile::{ProfileArgs, profile};
+
+use self::rows::{Format, Rows};
+use super::failed;
+
+/// Where vectors come from, and where rows go.
+#[derive(Debug, clap::Args)]
+pub(super) struct AppArgs {
+    /// Read the vectors in this file or ring buffer, which `strata gpv run` has written (- is
+    /// standard input), or with udp://ADDRESS:PORT, those that switches send there, until Ctrl-C.
+    #[arg(value_name = "FROM")]
+    from: String,
+
+    /// Accept vectors only from this network; may be given several times. An address other than
+    /// loopback needs it.
+    #[arg(long, value_name = "CIDR")]
+    allow: Vec<String>,
+
+    /// Write to this file, replacing it; - is standard output.
+    #[arg(short = 'w', long = "write", value_name = "FILE", default_value = "-")]
+    write: PathBuf,
+
+    /// Set the format. By default the file's name decides: csv for .csv, json for .json, parquet for
+    /// .parquet; table for all others.
+    #[arg(short = 'F', long, value_enum)]
+    format: Option<Format>,
+
+    /// Print JSON, an object per line, as with --format json.
+    #[arg(long, conflicts_with = "format")]
+    json: bool,
+
+    #[command(flatten)]
+    sandbox: SandboxArgs,
+}
+
+/// Maximum memory for records of all senders.
+const RECORDS_BYTES_MAX: u64 = 1 << 30;
+
+/// Of applications that do not need a flow in one piece.
+const SHORT: ReassemblyOptions = ReassemblyOptions {
+    flows: 8192,
+    tuples_max: 64,
+    interval_ns: 100_000_000,
+};
+
+/// An application at work: one state for each switch, since flows and queues are of a switch.
+trait App {
+    /// What it makes of the vectors of a switch.
+    type State;
+
+    /// Columns that vectors must have, in addition to times.
+    fn needs(&self) -> Columns;
+
+    /// Whether rows are of whole flows, so that a flow that is given early counts as incomplete.
+    fn is_of_flows(&self) -> bool {
+        false
+    }
+
+    /// The state of a switch that was not heard before.
+    fn begin(&self, seed: u64) -> Self::State;
+
+    /// Takes a record of a switch, and gives the rows that it completes.
+    fn take(
+        &self,
+        state: &mut Self::State,
+        record: &Record<'_, Full>,
+        out: &mut Out<'_>,
+    ) -> Result<()>;
+
+    /// Gives the other rows, when no more vectors come. What the rows lack is in the text.
+    fn finish(&self, state: Self::State, out: &mut Out<'_>) -> Result<Option<String>>;
+}
+
+/// Where the rows of a switch go.
+struct Out<'a> {
+    /// The number of the switch, the first cell of each row.
+    switch: u32,
+    rows: &'a mut Rows,
+}
+
+/// Records into the states of an application.
+struct Taking<'a, A: App> {
+    app: &'a A,
+    states: HashMap<Sender, A::State>,
+    rows: Rows,
+    packets: u64,
+    seed: u64,
+    failure: Option<anyhow::Error>,
+}
+
+impl<A: App> Taking<'_, A> {
+    fn take(&mut self, given: &GivenRecord<'_>) -> Result<()> {
+        let lacks = Columns(self.app.needs().0 & !given.known.0);
+        if let Some(column) = lacks.iter().next() {
+            let name = name_of(column);
+            return Err(refuse(format!(
+                "the vectors of {} carry no {name}, which this needs",
+                given.name
+            )));
+        }
+        let switch = given.sender.cache.expect("vectors of this form have it");
+        let packets = given.record.count() as u64;
+        self.packets = self.packets.saturating_add(packets);
+        let (app, seed) = (self.app, self.seed);
+        let state = self.states.entry(given.sender);
+        let state = state.or_insert_with(|| app.begin(seed));
+        let mut out = Out {
+            switch,
+            rows: &mut self.rows,
+        };
+        app.take(state, given.record, &mut out)
+    }
+
+    /// Gives the rows that wait for the end. What the rows lack.
+    fn finish(self) -> Result<(Rows, u64, Vec<String>)> {
+        let mut rows = self.rows;
+        let mut states: Vec<_> = self.states.into_iter().collect();
+        states.sort_unstable_by_key(|(sender, _)| *sender);
+        let mut lacks = Vec::new();
+        for (sender, state) in states {
+            let switch = sender.cache.expect("vectors of this form have it");
+            let mut out = Out {
+                switch,
+                rows: &mut rows,
+            };
+            lacks.extend(self.app.finish(state, &mut out)?);
+        }
+        Ok((rows, self.packets, lacks))
+    }
+
+    fn try_to(&mut self, what: impl FnOnce(&mut Self) -> Result<()>) -> ControlFlow<()> {
+        if self.failure.is_none() {
+            self.failure = what(self).err();
+        }
+        match self.failure {
+            Some(_) => ControlFlow::Break(()),
+            None => ControlFlow::Continue(()),
+        }
+    }
+}
+
+impl<A: App> RecordOutput for Taking<'_, A> {
+    fn put(&mut self, given: &GivenRecord<'_>) {
+        let _ = self.try_to(|taking| taking.take(given));
+    }
+
+    fn keep_up(&mut self) -> Result<(), VectorError> {
+        let _ = self.try_to(|taking| taking.rows.show());
+        Ok(())
+    }
+
+    fn is_complete(&self) -> bool {
+        self.failure.is_some()
+    }
+}
+
+fn name_of(column: Column) -> &'static str {
+    let named = COLUMN_NAMES.iter().find(|(_, known)| *known == column);
+    named
+        .map(|(name, _)| *name)
+        .expect("every column has a name")
+}
+
+/// An address of a flow.
+fn address(family: AddressFamily, address: u128) -> String {
+    ip_addr(family, address).map_or_else(String::new, |address| address.to_string())
+}
+
+/// Runs an application over the vectors of `args`, put together into records as in `reassembly`.
+fn run<A: App>(
+    args: &AppArgs,
+    others: &[PathBuf],
+    columns: &[rows::Column],
+    app: &A,
+    reassembly: ReassemblyOptions,
+) -> Result<()> {
+    let source = vectors::source("FROM", &args.from, &args.allow)?;
+    let sources = vectors::files(&source, others);
+    let format = Format::of(
+        args.format.or(args.json.then_some(Format::Json)),
+        &args.write,
+    );
+    let seed = strata_gpv_run::seed().map_err(failed)?;
+    let sender_bytes = u64::from(reassembly.flows) * (329 + 28 * u64::from(reassembly.tuples_max));
+    let senders_max = (RECORDS_BYTES_MAX / sender_bytes).clamp(1, SENDERS_MAX as u64);
+    let senders_max = strata_wire::exact(senders_max);
+    let reader = VectorReader::open(&source, Form::Strata, reassembly, senders_max);
+    let reader = reader.map_err(failed)?;
+    let mut reach = Reach::default();
+    if args.write.as_os_str() != "-" {
+        check(&args.write, &sources)?;
+        reach.makes(&args.write);
+    }
+    args.sandbox.confine(&reach)?;
+    // Only now: writing a file starts a thread, which waits for signals.
+    let stop = finish_on_signal()?;
+    let rows = Rows::create(&args.write, format, &sources, columns)?;
+    let tell: Tell = Arc::new(logging::notice);
+    if let Some(notice) = reader.notice().map_err(failed)? {
+        tell(&notice);
+    }
+    let mut taking = Taking {
+        app,
+        states: HashMap::new(),
+        rows,
+        packets: 0,
+        seed,
+        failure: None,
+    };
+    let (read, ended) = reader.read(&mut taking, &stop, &tell);
+    if let Some(failure) = taking.failure {
+        return Err(failure);
+    }
+    let (rows, packets, lacks) = taking.finish()?;
+    let count = rows.finish()?;
+    info!(
+        "{} processed; {} written",
+        count_of(packets, "packet"),
+        count_of(count, "row")
+    );
+    let missing = Missing::of(&read);
+    let mut incomplete: Vec<_> = missing.incomplete.into_iter().chain(lacks).collect();
+    if app.is_of_flows() && read.received.early > 0 {
+        incomplete.push(format!(
+            "{} cut short, since there was room for {} at once: their rows are of a part of a flow",
+            count_of(read.received.early, "flow"),
+            grouped(reassembly.flows.into())
+        ));
+    }
+    for said in missing.remarks.iter().chain(&incomplete) {
+        text::warn(said);
+    }
+    ended.map_err(failed)?;
+    if !incomplete.is_empty() {
+        bail!("the answer is incomplete");
+    }
+    Ok(())
+}

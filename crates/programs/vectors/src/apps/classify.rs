@@ -1,0 +1,158 @@
+//! `strata gpv classify`: the class of each flow, by a forest that `strata gpv train` wrote.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::fs;
+use std::path::PathBuf;
+use std::rc::Rc;
+
+use anyhow::{Context as _, Result};
+use strata_gpv::agent::Record;
+use strata_gpv::application::{Application as _, Classifier, FlowRecord, Forest};
+use strata_gpv::{Column as Feature, Columns, Full, Grouped as _, Key};
+use strata_terminal::table::{Cell, Kind};
+
+use super::rows::{Column, SWITCH, number, time, words};
+use super::{App, AppArgs, Out, address, run};
+use crate::flows::REASSEMBLY;
+
+/// Arguments of `strata gpv classify`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+A row is one direction of a conversation, split after a minute and after 1,024 packets, as in
+`strata gpv features`: its class, and the share of the forest's votes for it.
+
+Examples:
+  strata gpv features -r trace.pcap --labels labels.csv -o flows.csv
+  strata gpv train flows.csv -o flows.forest
+  strata gpv classify vectors.gpv -m flows.forest
+  strata gpv classify udp://192.0.2.10:4739 --allow 192.0.2.0/24 -m flows.forest -F json
+
+Exit status: 0 if the rows are complete; 1 if vectors were lost (details are on standard error); 2
+if the command line is invalid.")]
+pub(in super::super) struct ClassifyArgs {
+    #[command(flatten)]
+    app: AppArgs,
+
+    /// Classify by this forest, which `strata gpv train` wrote.
+    #[arg(short = 'm', long = "model", value_name = "FILE")]
+    model: PathBuf,
+}
+
+const COLUMNS: [Column; 12] = [
+    SWITCH,
+    time("first", "the first packet"),
+    words("src", "source address", 15),
+    number("sport", "", "source port", 5),
+    words("dst", "destination address", 15),
+    number("dport", "", "destination port", 5),
+    number("protocol", "", "IP protocol", 8),
+    number("packets", "packets", "of the flow", 7),
+    number("bytes", "B", "of these packets on the wire", 10),
+    number("duration", "ns", "from the first packet to the last", 14),
+    words("class", "what the forest takes the flow for", 12),
+    Column {
+        name: "share",
+        kind: Kind::F64,
+        unit: "",
+        description: "of the forest's votes for this class",
+        width: 5,
+    },
+];
+
+pub(in super::super) fn classify(args: &ClassifyArgs) -> Result<()> {
+    let named = || args.model.display().to_string();
+    let text = fs::read_to_string(&args.model).with_context(named)?;
+    let forest = Forest::parse(&text).with_context(named)?;
+    let others = [args.model.clone()];
+    run(
+        &args.app,
+        &others,
+        &COLUMNS,
+        &Classifying { forest },
+        REASSEMBLY,
+    )
+}
+
+struct Classifying {
+    forest: Forest,
+}
+
+/// Number of the class, and its share of votes.
+type Found = Rc<RefCell<Vec<(usize, f32)>>>;
+type Take = Box<dyn FnMut(&Key, usize, f32)>;
+
+/// Flows of a switch: classes come several at once, in the order of the flows.
+struct Flows {
+    classifier: Classifier<Take>,
+    found: Found,
+    waiting: VecDeque<(Key, u64, FlowRecord)>,
+}
+
+impl Classifying {
+    fn give(&self, flows: &mut Flows, out: &mut Out<'_>) -> Result<()> {
+        for (class, share) in flows.found.take() {
+            let flow = flows.waiting.pop_front();
+            let (key, first_ns, flow) = flow.expect("a class for each flow");
+            let [src, dst] = [key.source(), key.destination()];
+            out.rows.push(&[
+                Cell::U32(out.switch),
+                Cell::U64(first_ns),
+                Cell::Text(&address(key.family(), src.address)),
+                Cell::U64(src.port.into()),
+                Cell::Text(&address(key.family(), dst.address)),
+                Cell::U64(dst.port.into()),
+                Cell::U64(key.protocol().into()),
+                Cell::U64(flow.packets),
+                Cell::U64(flow.bytes),
+                Cell::U64(flow.duration_ns),
+                Cell::Text(&self.forest.classes()[class]),
+                Cell::F64(share.into()),
+            ])?;
+        }
+        Ok(())
+    }
+}
+
+impl App for Classifying {
+    type State = Flows;
+
+    fn needs(&self) -> Columns {
+        Columns::of(&[Feature::Size])
+    }
+
+    fn is_of_flows(&self) -> bool {
+        true
+    }
+
+    fn begin(&self, _seed: u64) -> Flows {
+        let found = Found::default();
+        let given = Rc::clone(&found);
+        let take = move |_: &Key, class, share| given.borrow_mut().push((class, share));
+        Flows {
+            classifier: Classifier::new(self.forest.clone(), Box::new(take)),
+            found,
+            waiting: VecDeque::new(),
+        }
+    }
+
+    fn take(&self, flows: &mut Flows, record: &Record<'_, Full>, out: &mut Out<'_>) -> Result<()> {
+        let mut first_ns = None;
+        record.for_each_run(|start_ns, tuples| {
+            let first = tuples.first();
+            let at = first.map(|tuple| start_ns.saturating_add(tuple.delta_ns.into()));
+            first_ns = first_ns.or(at);
+        });
+        let first_ns = first_ns.expect("a record has packets");
+        let flow = (*record.key(), first_ns, FlowRecord::of(record));
+        flows.waiting.push_back(flow);
+        flows.classifier.take(out.switch, record);
+        self.give(flows, out)
+    }
+
+    fn finish(&self, mut flows: Flows, out: &mut Out<'_>) -> Result<Option<String>> {
+        flows.classifier.finish();
+        self.give(&mut flows, out)?;
+        Ok(None)
+    }
+}
