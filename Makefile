@@ -276,7 +276,7 @@ $(VENV)/installed: python/requirements.lock python/pyproject.toml
 
 # Takes the newest versions that pyproject.toml allows; needs `uv`.
 lock:
-	cd python && uv pip compile pyproject.toml --group dev --upgrade --universal \
+	cd python && uv pip compile pyproject.toml --group dev --extra lake --upgrade --universal \
 	    --python-version 3.11 --generate-hashes --no-header --quiet -o requirements.lock
 
 test-python: python

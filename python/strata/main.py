@@ -205,6 +205,15 @@ def parser() -> argparse.ArgumentParser:
     flows.add_argument("--seed", type=int, default=1, metavar="N")
     flows.add_argument("--jobs", type=int, default=2, metavar="N")
     flows.add_argument("--json", action="store_true")
+
+    publish = commands.add_parser("publish", help="logs of sensors as Iceberg tables")
+    publish.add_argument("log", type=Path)
+    publish.add_argument("--catalog", required=True, metavar="URI")
+    publish.add_argument("--warehouse", metavar="URI")
+    publish.add_argument("--namespace", required=True, metavar="NAME")
+    publish.add_argument("--sensor", required=True, metavar="NAME")
+    publish.add_argument("--moved", action="store_true")
+    publish.add_argument("--json", action="store_true")
     return whole
 
 
@@ -390,6 +399,37 @@ def _flows(args: argparse.Namespace) -> None:
     print(flows.printed(judged, args.json))
 
 
+def _publish(args: argparse.Namespace) -> None:
+    try:
+        from . import lake
+    except ModuleNotFoundError as error:
+        raise ProgramError(
+            f"publishing needs the Python package {error.name}: run `make python`, or "
+            "pip install './python[lake]'"
+        ) from error
+    from .log import LogError, not_compacted
+
+    try:
+        published = lake.publish(
+            args.log,
+            args.catalog,
+            args.namespace,
+            args.sensor,
+            warehouse=args.warehouse,
+            moved=args.moved,
+        )
+    except (lake.LakeError, LogError) as error:
+        raise ProgramError(str(error)) from error
+    except Exception as error:
+        # Of catalogs, databases and stores, whose errors have nothing in common.
+        raise ProgramError(f"{args.catalog}: {type(error).__name__}: {error}") from error
+    left = not_compacted(args.log)
+    problem = lake.not_there(args.log, left) if left else None
+    print(lake.printed(published, problem, args.json))
+    if problem:
+        warnings.warn(problem, stacklevel=2)
+
+
 def main(arguments: list[str] | None = None) -> None:
     """Runs a command; ends the process with a message on errors that users can cause."""
     args = parser().parse_args(arguments)
@@ -402,6 +442,7 @@ def main(arguments: list[str] | None = None) -> None:
         "default": _default,
         "tune": _tune,
         "flows": _flows,
+        "publish": _publish,
     }
     try:
         commands[args.command](args)

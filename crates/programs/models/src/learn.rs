@@ -137,7 +137,9 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 fn seconds_of(length: &str) -> Result<u64> {
     let seconds = text::duration_ns(length).context("--for")? / 1_000_000_000;
     if seconds < 10 {
-        bail!("--for {length}: too short to learn from: give at least 10s, preferably an hour");
+        return Err(output::refuse(format!(
+            "--for {length}: too short to learn from: give at least 10s, preferably an hour"
+        )));
     }
     Ok(seconds)
 }

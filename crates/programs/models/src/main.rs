@@ -1,5 +1,6 @@
 //! `strata learn`, `train`, `eval`, `model`, `compare`, `features` and `labels`: models, from labelled packets to
-//! the one in force. The Python package trains and draws.
+//! the one in force; and `publish`, logs as Iceberg tables. The Python package does the rest: it trains, draws, and
+//! knows the catalogs of tables.
 #![forbid(unsafe_code)]
 
 #[cfg(test)]
@@ -11,6 +12,7 @@ mod features;
 mod label_flows;
 mod learn;
 mod promote;
+mod publish;
 mod train;
 
 use std::process::ExitCode;
@@ -39,6 +41,8 @@ enum Command {
     Model(Model),
     /// Compare model presets on labelled captures.
     Compare(train::CompareArgs),
+    /// Publish the compacted files of a log as Iceberg tables, which other sensors publish into, too.
+    Publish(publish::Args),
 }
 
 #[derive(Debug, Subcommand)]
@@ -69,6 +73,7 @@ impl Program for Command {
             Self::Model(Model::Promote(args)) => promote::run(args),
             Self::Model(Model::Compare(args)) => compare::run(args),
             Self::Compare(args) => train::compare(args),
+            Self::Publish(args) => publish::run(args),
         }
     }
 }
@@ -91,7 +96,7 @@ fn every_command_is_known_to_run_for_long_or_to_end() {
     commands::are_known(
         program::leaves(&Command::command(), ""),
         &[
-            "learn", "train", "eval", "model", "compare", "features", "labels",
+            "learn", "train", "eval", "model", "compare", "features", "labels", "publish",
         ],
     );
 }

@@ -15,7 +15,7 @@ const PROGRAMS: [(&[&str], &str, bool); 5] = [
     (&["agent", "controller"], "strata-fleet", false),
     (
         &[
-            "learn", "train", "eval", "model", "compare", "features", "labels",
+            "learn", "train", "eval", "model", "compare", "features", "labels", "publish",
         ],
         "strata-models",
         false,

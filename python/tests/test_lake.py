@@ -1,0 +1,180 @@
+"""Logs as Iceberg tables, read by pyiceberg: what a table has is what `strata top` counts."""
+
+import json
+import multiprocessing
+import os
+import random
+import shutil
+import signal
+import subprocess
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from strata import lake, log, program
+
+
+@pytest.fixture(scope="module")
+def strata():
+    """The program, also as `make test` builds it."""
+    built = Path(__file__).resolve().parents[2] / "target/debug/strata"
+    if built.exists():
+        return os.environ.get("STRATA_PROGRAM", str(built))
+    try:
+        return program.find()
+    except program.ProgramError:
+        assert "CI" not in os.environ, "CI has no program"
+        pytest.skip("the program is not built")
+
+
+@pytest.fixture
+def site(tmp_path):
+    """Catalog, warehouse: a database in a file."""
+    return f"sqlite:///{tmp_path}/lake.db", f"file://{tmp_path}/lake"
+
+
+def record(strata, directory: Path, seed: int) -> Path:
+    """A compacted log of three hours, recorded in two pieces."""
+    made = directory / f"log {seed}"
+    for part in (0, 1):
+        capture = directory / f"{seed}-{part}.pcap"
+        generate = ["generate", "--profile", "cic-w3", "-c", "6000", "--pps", "1", "--flows", "200"]
+        run(strata, *generate, "--seed", str(2 * seed + part), "-o", capture)
+        run(strata, "record", "-r", capture, "-o", made, "--quiet")
+    run(strata, "compact", made, "--quiet")
+    return made
+
+
+def run(strata, *arguments):
+    subprocess.run([strata, *map(str, arguments)], check=True, capture_output=True)
+
+
+def rows(site, table, *columns):
+    catalog = lake.catalog(*site)
+    found = catalog.load_table(f"site.{table}").scan(selected_fields=columns).to_arrow()
+    return Counter(zip(*(found[name].to_pylist() for name in columns), strict=True))
+
+
+def expected(logs: dict[str, Path], table: str, *columns: str) -> Counter:
+    """The same of the logs' own files, by DuckDB."""
+    found = Counter()
+    for sensor, made in logs.items():
+        names = ", ".join(columns)
+        for *values, count in (
+            log.connect(made).sql(f"SELECT {names}, count(*) FROM {table} GROUP BY ALL").fetchall()
+        ):
+            found[(sensor, *values)] += count
+    return found
+
+
+def is_whole(site, logs):
+    packets = ("src", "dst_port", "class", "wire_bytes")
+    assert rows(site, "packets", "sensor", *packets) == expected(logs, "packets", *packets)
+    flows = ("community_id", "packets", "class")
+    assert rows(site, "flows", "sensor", *flows) == expected(logs, "flows", *flows)
+
+
+def test_tables_have_what_the_logs_have(strata, tmp_path, site):
+    logs = {f"edge{seed}": record(strata, tmp_path, seed) for seed in (1, 2)}
+    for sensor, made in logs.items():
+        for added in (True, False):
+            published = lake.publish(made, site[0], "site", sensor, warehouse=site[1])
+            for one in published:
+                kind = one.table.removeprefix("site.")
+                files = len(log.files(made, kind))
+                assert (one.files, one.added) == (files, files if added else 0)
+                assert one.removed == 0
+    is_whole(site, logs)
+    # Partitions are those of the log: a part of one is read without the others.
+    table = lake.catalog(*site).load_table("site.packets")
+    only = "sensor = 'edge1' AND retention = 'anomalous'"
+    planned = [task.file.file_path for task in table.scan(row_filter=only).plan_files()]
+    assert planned and all("/log 1/" in path and "=anomalous" in path for path in planned)
+    hours = {hour for (hour,) in rows(site, "packets", "hour")}
+    assert len(hours) > 1 and all(len(hour) == len("2023-11-14T22") for hour in hours)
+    # What is deleted in a log is no longer in the tables.
+    run(strata, "prune", logs["edge1"], "--max-size", "200k", "--yes")
+    removed = lake.publish(logs["edge1"], site[0], "site", "edge1", warehouse=site[1])
+    assert all(one.removed > 0 for one in removed)
+    is_whole(site, logs)
+
+
+def test_a_sensor_has_one_log(strata, tmp_path, site):
+    first, second = (record(strata, tmp_path, seed) for seed in (1, 2))
+    lake.publish(first, site[0], "site", "edge", warehouse=site[1])
+    with pytest.raises(lake.LakeError, match="another --sensor, or --moved"):
+        lake.publish(second, site[0], "site", "edge", warehouse=site[1])
+    elsewhere = tmp_path / "elsewhere"
+    shutil.move(first, elsewhere)
+    with pytest.raises(lake.LakeError, match="--moved"):
+        lake.publish(elsewhere, site[0], "site", "edge", warehouse=site[1])
+    lake.publish(elsewhere, site[0], "site", "edge", warehouse=site[1], moved=True)
+    is_whole(site, {"edge": elsewhere})
+    # Files on another disk are in the tables under their URL.
+    run(strata, "move", elsewhere, f"file://{tmp_path}/archive")
+    moved = lake.publish(elsewhere, site[0], "site", "edge", warehouse=site[1])
+    assert all(one.added == one.removed == one.files for one in moved)
+    is_whole(site, {"edge": elsewhere})
+
+
+def _publish(made, site, sensor):
+    lake.publish(made, site[0], "site", sensor, warehouse=site[1])
+
+
+def test_publications_that_are_killed_leave_each_row_once(strata, tmp_path, site):
+    logs = {f"edge{seed}": record(strata, tmp_path, seed) for seed in range(4)}
+    chance = random.Random(1)
+    context = multiprocessing.get_context("fork")
+    _publish(logs["edge0"], site, "edge0")
+    for _ in range(10):
+        # All publish at once, and some are killed while they do.
+        working = [
+            context.Process(target=_publish, args=(made, site, sensor))
+            for sensor, made in logs.items()
+        ]
+        for one in working:
+            one.start()
+        time.sleep(chance.uniform(0, 0.5))
+        for one in chance.sample(working, 2):
+            os.kill(one.pid, signal.SIGKILL)
+        for one in working:
+            one.join()
+        for made in logs.values():
+            run(strata, "prune", made, "--max-size", f"{chance.randrange(150, 400)}k", "--yes")
+    for sensor, made in logs.items():
+        _publish(made, site, sensor)
+    is_whole(site, logs)
+
+
+def test_what_cannot_be_published_is_an_error_that_says_what_to_do(strata, tmp_path, site):
+    capture = tmp_path / "a.pcap"
+    run(strata, "generate", "--profile", "cic-w3", "-c", "100", "-o", capture)
+    run(strata, "record", "-r", capture, "-o", tmp_path / "log", "--quiet")
+    with pytest.raises(lake.LakeError, match="strata compact"):
+        lake.publish(tmp_path / "log", site[0], "site", "edge", warehouse=site[1])
+    with pytest.raises(lake.LakeError, match="--warehouse"):
+        run(strata, "compact", tmp_path / "log", "--quiet")
+        lake.publish(tmp_path / "log", site[0], "site", "edge")
+    archive = tmp_path / "log" / "archive.json"
+    parts = archive.read_text().replace('.parquet"', '.parquet.age"')
+    archive.write_text(parts)
+    with pytest.raises(lake.LakeError, match="encrypted"):
+        lake.publish(tmp_path / "log", site[0], "site", "edge", warehouse=site[1])
+
+
+def test_the_command_says_what_it_did(strata, tmp_path, site):
+    made = record(strata, tmp_path, 1)
+    words = [strata, "publish", made, "--catalog", site[0], "--warehouse", site[1]]
+    words += ["--namespace", "site", "--sensor", "edge", "--json"]
+    done = subprocess.run(words, check=True, capture_output=True, text=True)
+    answer = json.loads(done.stdout)
+    assert answer["complete"] and [one["rows"] > 0 for one in answer["tables"]] == [True, True]
+    # New block files are not in the tables.
+    run(strata, "record", "-r", tmp_path / "1-0.pcap", "-o", made, "--quiet")
+    done = subprocess.run(words[:-1], check=True, capture_output=True, text=True)
+    assert "0 added" in done.stdout and "not compacted yet" in done.stderr
+    words[4] = "sqlite:////nowhere/lake.db"
+    done = subprocess.run(words, capture_output=True, text=True)
+    assert done.returncode == 1 and done.stderr.startswith("strata: sqlite:////nowhere")
