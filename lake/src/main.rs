@@ -21,6 +21,7 @@ use anyhow::{Context, Result, bail};
 use clap::Parser;
 use datafusion::arrow::array::RecordBatch;
 use datafusion::arrow::datatypes::SchemaRef;
+use datafusion::arrow::temporal_conversions::timestamp_ns_to_datetime;
 use datafusion::arrow::{csv, ipc, json, util::pretty};
 use datafusion::execution::SendableRecordBatchStream;
 use datafusion::execution::context::SQLOptions;
@@ -31,7 +32,7 @@ use futures::StreamExt;
 use strata_archive::{ClearDisk, Identities};
 use strata_objects::ObjectDisk;
 use strata_store::{Log, OutputError, RealDisk, Sources};
-use strata_wire::{Printable, count_of};
+use strata_wire::Printable;
 
 use args::{EXAMPLES, Format, Line};
 use tiers::Tiers;
@@ -115,7 +116,7 @@ async fn run(args: &Line) -> Result<()> {
     let context = SessionContext::new_with_config_rt(config, runtime.build_arc()?);
     let log = open(args)?;
     let sources = Sources::default().files(&args.key).log(&args.log, &log);
-    let lost = log.lost_packets()?;
+    let losses = log.losses()?;
     for table in Tiers::of(log, &context)? {
         context.register_table(table.name(), Arc::new(table))?;
     }
@@ -125,14 +126,22 @@ async fn run(args: &Line) -> Result<()> {
     let format = args.format().unwrap_or_else(|| Format::of(&args.write));
     let output = output(&args.write, format, &sources)?;
     write(format, schema, stream, output).await?;
-    if lost > 0 {
+    for what in losses.texts(utc) {
         eprintln!(
-            "strata: warning: {} lost {} before they were in a file: the tables lack them (see `strata info`)",
+            "strata: warning: {} {what}; the tables lack them (see `strata info`)",
             Printable(&args.log.display().to_string()),
-            count_of(lost, "packet")
         );
     }
     Ok(())
+}
+
+/// A time in ns since 1970.
+fn utc(ts_ns: u64) -> String {
+    let time = i64::try_from(ts_ns).ok();
+    match time.and_then(timestamp_ns_to_datetime) {
+        Some(time) => format!("{time} UTC"),
+        None => format!("{ts_ns} ns after 1970"),
+    }
 }
 
 /// Statements may come from someone other than the user who runs this program (the operator's page):

@@ -194,6 +194,7 @@ fn packets_that_were_lost_are_warned_of() {
         warned.contains("packets before they were in a file"),
         "{warned}"
     );
+    assert!(warned.contains("ended abruptly"), "{warned}");
     let whole = dir.path().join("whole");
     record(&whole, "cic2017-sqli");
     assert_eq!(warning(&whole), "");

@@ -5,9 +5,11 @@
 
 use std::collections::HashSet;
 use std::fmt;
+use std::io;
 
 use strata_store::{
-    ARCHIVE_NAME, Archive, Disk, Gone, Part, STAGING, index_name, is_remote, read_archive, tier_of,
+    ARCHIVE_NAME, Archive, COMPACTION_NAME, Disk, Gone, Part, STAGING, index_name, is_remote,
+    read_archive, tier_of,
 };
 use strata_wire::count_of;
 
@@ -57,9 +59,14 @@ impl Left {
 
 /// Keeps a second compaction away.
 pub(crate) fn lock(disk: &dyn Disk) -> Result<Box<dyn std::any::Any + Send>, ArchiveError> {
+    let file = disk.display(COMPACTION_NAME);
+    let lock = disk
+        .lock_for_compacting()
+        .map_err(|source| match source.kind() {
+            io::ErrorKind::PermissionDenied => ArchiveError::NotAllowed { file, source },
+            _ => ArchiveError::io(file, "lock")(source),
+        })?;
     let dir = disk.display("");
-    let lock = disk.lock_for_compacting();
-    let lock = lock.map_err(ArchiveError::io(dir.clone(), "lock"))?;
     lock.ok_or(ArchiveError::Busy { dir })
 }
 

@@ -46,6 +46,17 @@ pub enum ArchiveError {
         /// The error of the operating system.
         source: io::Error,
     },
+    /// This user may not change the log.
+    #[error(
+        "{file}: cannot lock: {source}: run this command as the owner of the log, who may write to \
+         its directory"
+    )]
+    NotAllowed {
+        /// The lock file.
+        file: String,
+        /// The error of the operating system.
+        source: io::Error,
+    },
     /// The output of an export.
     #[error(transparent)]
     Write(#[from] WriteError),

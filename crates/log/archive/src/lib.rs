@@ -84,7 +84,7 @@ pub mod parts {
     pub use crate::flow::{
         community_id_of, community_id_seeded, icmp_counterpart, is_community_id,
     };
-    pub use crate::part::{missing_files, name_of, open};
+    pub use crate::part::{is_on_a_disk, missing_files, name_of, open};
     pub use crate::payload::{PayloadReader, Unreadable};
     pub use crate::row::Row;
     pub use crate::rows::{PacketRows, Rebuild};

@@ -388,23 +388,36 @@ fn write_small(
     written.map_err(ArchiveError::io(disk.display(&name), "write"))
 }
 
-/// Files of a part that are not there; those outside the log's directory are not looked for.
+/// Files of a part that are not there, with what they hold. Object stores are not asked, and other
+/// places only by a disk that reaches them.
 #[must_use]
-pub fn missing_files(disk: &dyn Disk, part: &Part) -> Vec<Damage> {
-    let files = part.files.iter().filter(|_| !part.is_remote());
-    let names = files.map(|file| name_of(disk, part, file));
-    let is_missing = |name: &String| {
-        let opened = disk.open(name, false);
-        opened.is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
-    };
-    let missing = names.filter(is_missing);
-    missing
-        .map(|name| Damage {
+pub fn missing_files(disk: &dyn Disk, part: &Part) -> Vec<(FileKind, Damage)> {
+    let files = part.files.iter().filter(|file| is_on_a_disk(&file.name));
+    let missing = files.filter_map(|file| {
+        let name = name_of(disk, part, file);
+        let opened = disk.open(&name, false);
+        if !opened.is_err_and(|error| error.kind() == io::ErrorKind::NotFound) {
+            return None;
+        }
+        let or = match is_remote(&name) {
+            true => ", or its disk is not mounted",
+            false => "",
+        };
+        let packets = part.packets;
+        let damage = Damage {
             file: disk.display(&name),
             offset: 0,
-            problem: format!("the file is missing; its part has {} packets", part.packets),
-        })
-        .collect()
+            problem: format!("the file is missing{or}; its part has {packets} packets"),
+        };
+        Some((file.kind, damage))
+    });
+    missing.collect()
+}
+
+/// Whether a file is in the log's directory or another one, and not in an object store.
+#[must_use]
+pub fn is_on_a_disk(name: &str) -> bool {
+    !is_remote(name) || name.starts_with("file://")
 }
 
 /// The current name of a part's file, which may still be staged.

@@ -393,9 +393,10 @@ impl RealDisk {
         let mut options = writing();
         options.write(true).create(true).truncate(false);
         match self.opened(&options, &self.path(name)) {
-            Err(error) if may_only_read(&error) => {
-                self.opened(OpenOptions::new().read(true), &self.path(name))
-            }
+            // If it is not there either, the first error says why.
+            Err(error) if may_only_read(&error) => self
+                .opened(OpenOptions::new().read(true), &self.path(name))
+                .map_err(|_| error),
             opened => opened,
         }
     }

@@ -78,6 +78,18 @@ pub enum StoreError {
         /// What is missing.
         file: String,
     },
+    /// There are files of a log, without the one that lists them.
+    #[error(
+        "{dir}: {file} of this log is missing: it lists the recordings and their files, and the log \
+         cannot be read without it: restore it from a copy, since it cannot be made from the other \
+         files"
+    )]
+    Lost {
+        /// The directory.
+        dir: String,
+        /// What is missing.
+        file: String,
+    },
     /// Bytes that differ from what was written.
     #[error("{0}")]
     Damage(#[from] Damage),

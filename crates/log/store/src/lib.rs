@@ -52,13 +52,13 @@ pub use disk::{
 pub use drift::{check_drift, drift_name, seal_drift};
 pub use error::{Damage, StoreError};
 pub use index::{IndexProblem, index_name, verify_index};
-pub use log::{Log, Loss, read_archive};
+pub use log::{AbruptEnd, LOST_BEFORE, Log, Loss, Losses, read_archive};
 pub use manifest::{
     About, BlockFile, DetailKept, FlowTable, MANIFEST_NAME, Manifest, Overwritten, Recording,
     SavedLedger, ShadowModel, State,
 };
-pub use names::{is_file_name, is_remote, tier_of};
-pub use output::{OutputError, Sources};
+pub use names::{COMPACTION_NAME, is_file_name, is_remote, tier_of};
+pub use output::{OutputError, Sources, is_log};
 pub use recorder::{CHECKPOINT_INTERVAL, Recorder, RecorderOptions, WhenFull};
 pub use relayed::{
     BlockDone, Placed, RelayLog, RelayStream, RelayWriters, StoredSince, StreamOptions,

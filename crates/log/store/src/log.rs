@@ -1,6 +1,8 @@
 //! Reading a log: recordings, their counters and their blocks.
 #![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 
+mod losses;
+
 use std::any::Any;
 use std::collections::{BTreeMap, HashSet};
 use std::fs;
@@ -21,6 +23,8 @@ use crate::manifest::{BlockFile, MANIFEST_NAME, Manifest, Recording, State};
 use crate::promotions::Promoted;
 use crate::select::Select;
 use crate::stored::{read_all, read_manifest};
+
+pub use losses::{AbruptEnd, LOST_BEFORE, Losses};
 
 /// A log, opened for reading. It may be written at the same time.
 pub struct Log {
@@ -73,12 +77,7 @@ impl Log {
             Err(error) if error.kind() == ErrorKind::PermissionDenied => {
                 return Err(io_error(disk.display(MANIFEST_NAME), "read")(error));
             }
-            Err(_) => {
-                return Err(StoreError::Missing {
-                    dir: dir.display().to_string(),
-                    file: MANIFEST_NAME.into(),
-                });
-            }
+            Err(_) => return Err(missing(&disk, dir.display().to_string())),
             Ok(_) => {}
         }
         Self::on(Arc::new(disk))
@@ -96,10 +95,8 @@ impl Log {
         // leaves the log at this moment.
         let mut archive = read_archive(disk.as_ref())?;
         let mut manifest = loop {
-            let manifest = read_manifest(disk.as_ref())?.ok_or_else(|| StoreError::Missing {
-                dir: disk.display(""),
-                file: MANIFEST_NAME.into(),
-            })?;
+            let manifest = read_manifest(disk.as_ref())?;
+            let manifest = manifest.ok_or_else(|| missing(disk.as_ref(), disk.display("")))?;
             let again = read_archive(disk.as_ref())?;
             if again.generation == archive.generation {
                 break manifest;
@@ -244,17 +241,27 @@ impl Log {
     ///
     /// If a file cannot be read.
     pub fn lost_packets(&self) -> Result<u64, StoreError> {
+        let being_written = self.being_written();
+        let mut lost = 0_u64;
+        for recording in self.recordings().iter().filter(|one| !being_written(one)) {
+            lost = lost.saturating_add(self.loss(recording)?.packets);
+        }
+        Ok(lost)
+    }
+
+    /// The loss of a recording as [`Log::accounting`] has it, but for packets of blocks whose records are damaged:
+    /// records are not read.
+    ///
+    /// # Errors
+    ///
+    /// If a file cannot be read.
+    pub fn loss(&self, recording: &Recording) -> Result<Loss, StoreError> {
         let headers = Select {
             without_records: true,
             ..Select::default()
         };
-        let being_written = self.being_written();
-        let mut lost = 0_u64;
-        for recording in self.recordings().iter().filter(|one| !being_written(one)) {
-            let (_, loss) = self.accounting_of(recording, &headers)?;
-            lost = lost.saturating_add(loss.packets);
-        }
-        Ok(lost)
+        let (_, loss) = self.accounting_of(recording, &headers)?;
+        Ok(loss)
     }
 
     fn accounting_of(
@@ -366,6 +373,17 @@ impl Log {
             None,
             select,
         )
+    }
+}
+
+/// Why a disk without a manifest has no log.
+fn missing(disk: &dyn Disk, dir: String) -> StoreError {
+    let blocks = disk.list("blocks");
+    let has_blocks = blocks.is_ok_and(|names| names.iter().any(|name| name.ends_with(".strata")));
+    let file = MANIFEST_NAME.to_owned();
+    match has_blocks || disk.exists(ARCHIVE_NAME) {
+        true => StoreError::Lost { dir, file },
+        false => StoreError::Missing { dir, file },
     }
 }
 

@@ -5,7 +5,7 @@ pub(crate) const LOCK_NAME: &str = "lock";
 /// The file that readers lock shared, and a process that deletes files locks exclusively.
 pub(crate) const READERS_NAME: &str = "readers";
 /// The file whose lock keeps a second compaction away.
-pub(crate) const COMPACTION_NAME: &str = "compaction";
+pub const COMPACTION_NAME: &str = "compaction";
 
 /// Whether a name stays within the log.
 pub(crate) fn is_safe_name(name: &str) -> bool {

@@ -1,14 +1,21 @@
 //! Files that a user asks for (`-w`, `-o`): they overwrite what was there, as with tcpdump, but
-//! never their own input.
+//! never their own input, nor a file of any log.
 
 use std::fs::{self, File, Metadata, OpenOptions};
-use std::io;
+use std::io::{self, Read};
 use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use crate::archive::{ARCHIVE_NAME, LOG_ENTRIES};
 use crate::log::Log;
+use crate::manifest::MANIFEST_NAME;
 use crate::names::is_remote;
+
+/// A file of a log lies at most this many levels below its directory: `packets/hour=H/retention=C/N.parquet`.
+const LEVELS: usize = 4;
+/// A manifest names its format within this many bytes.
+const FORMAT_WITHIN_BYTES: u64 = 64;
 
 /// Why a file is not written.
 #[derive(Debug, thiserror::Error)]
@@ -32,6 +39,18 @@ pub enum OutputError {
     /// It would be mistaken for a file of the log, or replace one.
     #[error("{}: is inside the log {}: write to a file outside it", path.display(), log.display())]
     InLog {
+        /// The file.
+        path: PathBuf,
+        /// The log's directory.
+        log: PathBuf,
+    },
+    /// It would replace a file of a log that the command does not read, or be taken for one.
+    #[error(
+        "{}: is a file of the log {}, or has the name of one: write to another file",
+        path.display(),
+        log.display()
+    )]
+    OfLog {
         /// The file.
         path: PathBuf,
         /// The log's directory.
@@ -108,8 +127,8 @@ impl Sources {
     ///
     /// # Errors
     ///
-    /// If it is one of these sources or lies in one of these logs, under any name; it is then left
-    /// unchanged.
+    /// If it is one of these sources or lies in one of these logs, under any name, or is a file of
+    /// another log; it is then left unchanged.
     pub fn create(&self, path: &Path) -> Result<File, OutputError> {
         let (file, _) = self.open(path)?;
         let cannot = |source| OutputError::Cannot {
@@ -153,7 +172,8 @@ impl Sources {
         if !metadata.is_file() {
             return Ok((file, false));
         }
-        if let Err(error) = self.refuse(path, &metadata).map_err(cannot)? {
+        let refused = self.refuse(path, !existed, &metadata);
+        if let Err(error) = refused.map_err(cannot)? {
             if !existed {
                 remove(path)?;
             }
@@ -162,7 +182,12 @@ impl Sources {
         Ok((file, !existed))
     }
 
-    fn refuse(&self, path: &Path, metadata: &Metadata) -> io::Result<Result<(), OutputError>> {
+    fn refuse(
+        &self,
+        path: &Path,
+        is_new: bool,
+        metadata: &Metadata,
+    ) -> io::Result<Result<(), OutputError>> {
         let identity = Identity::of(metadata);
         if let Some((_, input)) = self.files.iter().find(|(file, _)| *file == identity) {
             let (path, input) = (path.to_owned(), input.clone());
@@ -181,8 +206,52 @@ impl Sources {
                 return Ok(Err(OutputError::InLog { path, log }));
             }
         }
+        if let Some(log) = log_of(&place, is_new) {
+            let path = path.to_owned();
+            return Ok(Err(OutputError::OfLog { path, log }));
+        }
         Ok(Ok(()))
     }
+}
+
+/// The directory of the log that a file is a part of. A new file belongs to a log only if the log
+/// itself would give it this name; others may lie beside it.
+fn log_of(place: &Path, is_new: bool) -> Option<PathBuf> {
+    let mut below = place;
+    for _ in 0..LEVELS {
+        let dir = below.parent()?;
+        let name = below.file_name()?;
+        let is_its_own = LOG_ENTRIES.iter().any(|entry| name == *entry);
+        if is_its_own && (!is_new || below == place) && is_log(dir) {
+            return Some(dir.to_owned());
+        }
+        below = dir;
+    }
+    None
+}
+
+/// Whether a directory is that of a log: one of its manifests says so, even if it is damaged.
+#[must_use]
+pub fn is_log(dir: &Path) -> bool {
+    let formats = [
+        (MANIFEST_NAME, "\"strata-log\""),
+        (ARCHIVE_NAME, "\"strata-archive\""),
+    ];
+    formats.iter().any(|(name, format)| {
+        let begins = begin_of(&dir.join(name));
+        begins.is_ok_and(|begin| String::from_utf8_lossy(&begin).contains(format))
+    })
+}
+
+/// The first bytes of a file.
+fn begin_of(path: &Path) -> io::Result<Vec<u8>> {
+    let mut begin = Vec::new();
+    // What is no file may never end, or not be there to be read.
+    if fs::metadata(path)?.is_file() {
+        let file = File::open(path)?;
+        file.take(FORMAT_WITHIN_BYTES).read_to_end(&mut begin)?;
+    }
+    Ok(begin)
 }
 
 /// Removes what was created; a link that leads to it stays.
@@ -212,6 +281,7 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     use super::*;
+    use crate::manifest::Manifest;
 
     #[test]
     fn what_is_read_is_not_written_over_by_any_name() {
@@ -262,5 +332,34 @@ mod tests {
         assert_eq!(fs::read(&block).unwrap(), b"block");
         assert!(!log.join("new").exists() && dangling.symlink_metadata().is_ok());
         drop(sources.create(&dir.path().join("new")).unwrap());
+    }
+
+    #[test]
+    fn files_of_any_log_stay_and_others_may_lie_beside_them() {
+        let dir = tempfile::tempdir().unwrap();
+        let log = dir.path().join("log");
+        let hour = log.join("packets/hour=2026-01-31T13/retention=benign");
+        fs::create_dir_all(&hour).unwrap();
+        let manifest = log.join(MANIFEST_NAME);
+        fs::write(&manifest, Manifest::default().to_json()).unwrap();
+        let part = hour.join("00000001.parquet");
+        fs::write(&part, "rows").unwrap();
+        let link = dir.path().join("link");
+        symlink(&part, &link).unwrap();
+        let (sources, new) = (Sources::default(), log.join(ARCHIVE_NAME));
+        for path in [&manifest, &part, &link, &new] {
+            for refused in [sources.create(path).map(drop), sources.check(path)] {
+                let refused = refused.unwrap_err();
+                assert!(matches!(refused, OutputError::OfLog { .. }), "{refused}");
+            }
+        }
+        assert_eq!(fs::read(&part).unwrap(), b"rows");
+        assert_eq!(fs::read(&manifest).unwrap(), Manifest::default().to_json());
+        assert!(!new.exists());
+        // The user's own files, new or not, and the same names elsewhere.
+        let (own, other) = (log.join("out.pcapng"), dir.path().join(MANIFEST_NAME));
+        for path in [&own, &own, &other, &other] {
+            drop(sources.create(path).unwrap());
+        }
     }
 }

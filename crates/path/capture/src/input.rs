@@ -82,6 +82,13 @@ impl Input {
         })
     }
 
+    /// Whether all inputs come as other programs write them, by pipes, sockets or devices. Once
+    /// [`InputOptions::stop`] is set, such inputs end behind what has arrived.
+    #[must_use]
+    pub fn is_live(&self) -> bool {
+        self.sources.iter().all(Source::is_live)
+    }
+
     /// Takes one step: to the next packets, the next thing that is not a packet, or the end. The
     /// batch of the previous step is gone.
     ///

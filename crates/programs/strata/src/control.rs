@@ -299,9 +299,16 @@ pub(crate) fn policy(args: &PolicyArgs) -> Result<()> {
             json,
             recording,
         } => {
+            let matches = filter.join(" ");
+            if matches.trim().is_empty() {
+                return Err(refuse(
+                    "the filter is empty, and would match every packet: is a variable of the shell unset? `strata \
+                     mode set` changes what is kept of all packets",
+                ));
+            }
             let added = recording.client()?.add_policy(&PolicyRequest {
                 policy: PolicyConfig {
-                    matches: filter.join(" "),
+                    matches,
                     action: action.clone(),
                     priority: *priority,
                     interface: interface.clone(),

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::Duration;
@@ -18,7 +18,9 @@ use strata_telemetry_run::api::status::{
     CollectorStatus, FrameStatus, GenerationsStatus, IntStatus, KeyWriteStatus, LinkStatus,
     ProcessStatus, ReporterStatus, RunStatus, ShareStatus, TelemetryEntry, TelemetryStatus,
 };
-use strata_telemetry_run::{EntryKind, TelemetryStore, shown};
+use strata_telemetry_run::{
+    EntryKind, TelemetryStore, shown, telemetry_is_written, telemetry_status,
+};
 use strata_terminal::listing::{ColumnForm, Reader, listing};
 use strata_terminal::output::{Standard, refuse, standard};
 use strata_terminal::signals::stop_on_signal;
@@ -373,14 +375,25 @@ fn youngest_row(generations: &GenerationsStatus) -> String {
     format!("number {number} since {since}{clearing}")
 }
 
+/// What a store's process has said last. If none writes the store any more, though it said that it runs, it was killed.
+fn read_status(store: &Path) -> Result<Value> {
+    let is_written = telemetry_is_written(store);
+    let text = telemetry_status(store)?.context("the collector has not reported its status yet")?;
+    let mut status: Value = serde_json::from_str(&text).context("status.json is damaged")?;
+    if status["running"] == true && is_written == Some(false) {
+        status["running"] = false.into();
+        status["killed"] = true.into();
+    }
+    Ok(status)
+}
+
 pub(super) fn status(args: &StatusArgs) -> Result<()> {
-    let status = strata_telemetry_run::telemetry_status(&args.store)?
-        .context("the collector has not reported its status yet")?;
+    let status = read_status(&args.store)?;
     if args.json {
-        return Ok(write!(standard(), "{status}")?);
+        return Ok(writeln!(standard(), "{status:#}")?);
     }
     let status: TelemetryStatus =
-        serde_json::from_str(&status).context("status.json is damaged")?;
+        serde_json::from_value(status).context("status.json is damaged")?;
     if args.metrics {
         let page = metrics::page(&status, Format::Prometheus);
         return Ok(write!(standard(), "{page}")?);
@@ -407,8 +420,12 @@ fn number(value: Option<u64>) -> String {
 /// When it was counted, and whether it still runs.
 fn as_of(process: &ProcessStatus) -> Result<String> {
     let updated = process.updated_ns.context("status.json is damaged")?;
-    let ended = match process.running {
-        Some(true) => "",
+    let ended = match (process.killed, process.running) {
+        (Some(true), _) => {
+            "; it did not end properly (killed, or this is a copy of its store): what it received after \
+             that, or had not written to the store yet, may be missing"
+        }
+        (_, Some(true)) => "",
         _ => ", ended",
     };
     Ok(format!("{}{ended}", text::time(updated)))

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use strata_dta::key::Key;
-use strata_store::Sources;
+use strata_store::{Sources, is_log};
 use strata_telemetry_run::api::status::TelemetryEntry;
 use strata_telemetry_run::{EntryKind, TelemetryStore, shown};
 use strata_terminal::output::{Content, Output, refuse, standard};
@@ -132,6 +132,12 @@ pub(super) fn run(args: &Args) -> Result<()> {
     if args.output.join("telemetry.json").exists() {
         return Err(refuse(format!(
             "{}: this is a telemetry store: name another directory",
+            args.output.display()
+        )));
+    }
+    if is_log(&args.output) {
+        return Err(refuse(format!(
+            "{}: this is a log: name another directory",
             args.output.display()
         )));
     }

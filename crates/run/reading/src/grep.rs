@@ -175,8 +175,9 @@ pub fn run(args: &Args) -> Result<()> {
     })?;
     drop(progress);
     lines.writer().flush()?;
-    if exported.packets == 0 {
-        logs.say_nothing_found(&find, Some(&args.print.kept));
+    match exported.packets {
+        0 => logs.say_nothing_found(&find, Some(&args.print.kept)),
+        _ => logs.say_not_in_time(&find),
     }
     searched.say();
     if streams.forgotten() > 0 {

@@ -161,10 +161,8 @@ impl Line<'_> {
             return wire.checked_sub(at);
         }
         let end = match self.has_ports(key) {
-            true => headers.header_len,
-            false => headers
-                .header_len
-                .checked_sub(headers.transport_len.into())?,
+            true => self.ports_end(key)?,
+            false => self.transport_at()?,
         };
         let before = end.checked_sub(headers.network_at)?;
         let payload = headers
@@ -176,6 +174,27 @@ impl Line<'_> {
             Some(stated) => payload.min(stated),
             None => payload,
         })
+    }
+
+    /// Where the transport header begins.
+    fn transport_at(&self) -> Option<u32> {
+        let headers = self.headers;
+        headers.header_len.checked_sub(headers.transport_len.into())
+    }
+
+    /// Where the header with the ports ends on the wire: options of TCP may have been cut off.
+    fn ports_end(&self, key: FlowKey) -> Option<u32> {
+        let (headers, data) = (self.headers, self.packet.data);
+        let is_cut = usize::try_from(headers.header_len) == Ok(data.len())
+            && self.packet.wire_len > headers.header_len;
+        if key.protocol != protocol::TCP || !is_cut {
+            return Some(headers.header_len);
+        }
+        let start = self.transport_at()?;
+        let at = usize::try_from(start).ok()?.checked_add(12)?;
+        let stated = data.get(at).map(|offset| u32::from(offset >> 4) * 4);
+        let end = stated.and_then(|len| start.checked_add(len));
+        Some(end.map_or(headers.header_len, |end| end.max(headers.header_len)))
     }
 
     /// What the UDP header says.

@@ -182,8 +182,9 @@ pub fn run(args: &Args) -> Result<()> {
         Ok(one_less(&mut left))
     })?;
     lines.writer().flush()?;
-    if exported.packets == 0 {
-        logs.say_nothing_found(&find, Some(&args.print.kept));
+    match exported.packets {
+        0 => logs.say_nothing_found(&find, Some(&args.print.kept)),
+        _ => logs.say_not_in_time(&find),
     }
     say_untested(exported.untested);
     logs.say_other_times();

@@ -358,7 +358,7 @@ impl Top {
 struct Answer {
     #[serde(flatten)]
     top: Value,
-    /// Packets that are known to be lost before they were in a file.
+    /// Packets that the logs are known to lack although they should have them.
     lost_packets: u64,
     #[serde(flatten)]
     completeness: Completeness,
@@ -424,18 +424,20 @@ pub fn run(args: &Args) -> Result<()> {
             grouped(keys as u64)
         );
     }
-    if exported.packets == 0 {
-        logs.say_nothing_found(&find, None);
+    match exported.packets {
+        0 => logs.say_nothing_found(&find, None),
+        _ => logs.say_not_in_time(&find),
     }
     say_untested(exported.untested);
     logs.say_other_times();
-    let lost_packets = logs.say_lost()?;
+    let lacking = logs.say_lost()?;
     let ended = report(&exported.damage, exported.left_out);
     if args.json {
+        let completeness = Completeness::of(&ended).without_untested(exported.untested);
         print_json(&Answer {
             top: top.json(args.by, args.of),
-            lost_packets,
-            completeness: Completeness::of(&ended).without_untested(exported.untested),
+            lost_packets: lacking.packets,
+            completeness: completeness.unless(lacking.problem),
         })?;
     }
     ended

@@ -102,6 +102,8 @@ fn record(
             ..Observation::default()
         });
     };
+    // What has arrived by pipes is recorded before they end.
+    let ends_by_itself = input.is_live();
     let mut is_interrupted = false;
     let ran = run_worker(&mut input, &mut worker, |worker| {
         // A client may send requests while the input waits, so this must be up to date then.
@@ -115,7 +117,7 @@ fn record(
             said = Instant::now();
             say(worker);
         }
-        is_interrupted = setup.stop.load(Ordering::Relaxed);
+        is_interrupted = setup.stop.load(Ordering::Relaxed) && !ends_by_itself;
         match is_interrupted {
             true => ControlFlow::Break(()),
             false => ControlFlow::Continue(()),

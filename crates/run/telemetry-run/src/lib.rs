@@ -69,7 +69,7 @@ pub use ready::CollectorsSpec;
 pub use service::{TelemetryOutcome, TelemetrySpec};
 pub use serving::TelemetryApiSpec;
 pub use share::COLLECTORS_MAX as TELEMETRY_COLLECTORS_MAX;
-pub use store::telemetry_status;
+pub use store::{telemetry_is_written, telemetry_status};
 pub use wire::COLLECTOR_PORT;
 pub use wire::collector::{TelemetryCollectorOutcome, TelemetryCollectorSpec};
 pub use wire::message::CollectorError;

@@ -169,6 +169,7 @@ impl Snapshot<'_> {
         let (pushed, lost) = self.pushes;
         ProcessStatus {
             running: Some(self.running),
+            killed: None,
             updated_ns: Some(self.now_ns),
             pid: Some(std::process::id()),
             listen: Some(self.listen.to_string()),

@@ -11,13 +11,14 @@
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
 use std::path::Path;
+use std::time::Duration;
 
 use rustix::fs::{FallocateFlags, fallocate};
 use strata_dta::append::End;
 use strata_role::{At as _, Result, RoleError, require};
 use strata_sandbox::{Owner, make_log_dir};
-use strata_sys::Growing;
 use strata_sys::words::{Words, WordsMut};
+use strata_sys::{Growing, pause};
 use strata_wire::exact;
 
 use super::candidates;
@@ -33,6 +34,9 @@ const PAGE_BYTES: usize = 4096;
 /// What the writer has counted.
 pub(super) const STATUS: &str = "status.json";
 const LOCK: &str = "lock";
+/// How many times the lock is tried, and the wait after each.
+const LOCK_TRIES: u32 = 5;
+const LOCK_WAIT: Duration = Duration::from_millis(20);
 /// All that a store has.
 const ENTRIES: [&str; 6] = [
     MANIFEST,
@@ -86,16 +90,11 @@ impl Locked {
             .write(true)
             .open(dir.join(LOCK))
             .at_with(|| format!("{named}/{LOCK}"))?;
-        match lock.try_lock() {
-            Ok(()) => {}
-            Err(fs::TryLockError::WouldBlock) => {
-                return Err(RoleError::Refused(format!(
-                    "{named}: another process writes this store: end it first, or name another store"
-                )));
-            }
-            Err(fs::TryLockError::Error(error)) => {
-                return Err(error).at_with(|| format!("{named}/{LOCK}"));
-            }
+        let is_locked = take(&lock).at_with(|| format!("{named}/{LOCK}"))?;
+        if !is_locked {
+            return Err(RoleError::Refused(format!(
+                "{named}: another process writes this store: end it first, or name another store"
+            )));
         }
         let found = match fs::read_to_string(dir.join(MANIFEST)) {
             Ok(text) => Some(Manifest::parse(&text).at_with(|| format!("{named}/{MANIFEST}"))?),
@@ -104,6 +103,19 @@ impl Locked {
         };
         Ok(Self { lock, found })
     }
+}
+
+/// Takes the lock; false if another process has it. One that only checks it ([`telemetry_is_written`])
+/// holds it for an instant, so it is tried again.
+fn take(lock: &File) -> io::Result<bool> {
+    for _ in 0..LOCK_TRIES {
+        match lock.try_lock() {
+            Ok(()) => return Ok(true),
+            Err(fs::TryLockError::WouldBlock) => pause::backoff(LOCK_WAIT),
+            Err(fs::TryLockError::Error(error)) => return Err(error),
+        }
+    }
+    Ok(false)
 }
 
 impl Writing {
@@ -274,6 +286,19 @@ pub fn telemetry_status(dir: &Path) -> Result<Option<String>> {
             Ok(None)
         }
         read => read.map(Some).at_with(|| path.display().to_string()),
+    }
+}
+
+/// Whether a process writes a store now, or counts as a translator; `None` if that cannot be seen. A process that ends
+/// properly says so in its status before this is false: call it first.
+#[must_use]
+pub fn telemetry_is_written(dir: &Path) -> Option<bool> {
+    let lock = File::open(dir.join(LOCK)).ok()?;
+    // Shared, so that several can ask at the same time.
+    match lock.try_lock_shared() {
+        Ok(()) => Some(false),
+        Err(fs::TryLockError::WouldBlock) => Some(true),
+        Err(fs::TryLockError::Error(_)) => None,
     }
 }
 

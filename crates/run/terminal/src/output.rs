@@ -90,7 +90,13 @@ impl Completeness {
     /// The same, without these packets, which the filter could not test.
     #[must_use]
     pub fn without_untested(self, untested: u64) -> Self {
-        let problem = self.problem.or_else(|| text::untested(untested));
+        self.unless(text::untested(untested))
+    }
+
+    /// The same, unless there is this problem, which a warning says.
+    #[must_use]
+    pub fn unless(self, problem: Option<String>) -> Self {
+        let problem = self.problem.or(problem);
         Self {
             complete: problem.is_none(),
             problem,
@@ -176,7 +182,7 @@ impl Sink {
 
 impl Output {
     /// Opens `path`, or standard output for `-`: replaces an existing file, but never one that the
-    /// command reads.
+    /// command reads, nor a file of a log.
     pub fn create(path: &Path, content: Content, sources: &Sources) -> Result<Self> {
         let is_stdout = path.as_os_str() == "-";
         let name = match is_stdout {
@@ -352,7 +358,7 @@ fn delete_unfinished() {
 pub fn refused(error: OutputError) -> anyhow::Error {
     match error {
         OutputError::Cannot { .. } => error.into(),
-        OutputError::IsInput { .. } | OutputError::InLog { .. } => {
+        OutputError::IsInput { .. } | OutputError::InLog { .. } | OutputError::OfLog { .. } => {
             Refused(error.to_string()).into()
         }
     }

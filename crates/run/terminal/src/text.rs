@@ -192,6 +192,9 @@ pub fn parse_time(text: &str, reference_ns: u64) -> Result<u64> {
         return to_ns(local.to_zoned(zone()?)?.timestamp());
     }
     if text.contains(':') {
+        if let Some(time) = clock_of_zone(text, reference_ns)? {
+            return to_ns(time);
+        }
         let parsed = text
             .parse::<jiff::civil::Time>()
             .or_else(|_| format!("{text}:00").parse());
@@ -203,6 +206,12 @@ pub fn parse_time(text: &str, reference_ns: u64) -> Result<u64> {
         }
     }
     if let Some(ns) = epoch_seconds(text) {
+        if ns < HOURS_AND_YEARS && ns > 0 && reference_ns >= HOURS_AND_YEARS {
+            bail!(
+                "'{text}' would be {text} seconds after the start of 1970, long before the packets: write an hour \
+                 as 13:00, a year as 2026-01-01T00:00"
+            );
+        }
         return Ok(ns);
     }
     let digits = text.trim_start_matches(|c: char| c.is_ascii_digit());
@@ -217,6 +226,33 @@ pub fn parse_time(text: &str, reference_ns: u64) -> Result<u64> {
         "'{text}' is not a time: write 13:05, 13:05:30, 2026-01-31T13:05, \
          2026-01-31T13:05:00Z, or seconds since 1970"
     )
+}
+
+/// Seconds below these, 9999, are rather an hour, 1305, or a year.
+const HOURS_AND_YEARS: u64 = 10_000 * 1_000_000_000;
+
+/// The time of a clock with its distance from UTC, as in 13:05-05:00, on the day of `reference_ns` there; `None` if
+/// the text has none.
+fn clock_of_zone(text: &str, reference_ns: u64) -> Result<Option<Timestamp>> {
+    let Some(clock) = text.find(['+', '-', 'Z', 'z']).map(|at| &text[..at]) else {
+        return Ok(None);
+    };
+    let zone = &text[clock.len()..];
+    let clock = match clock.matches(':').count() {
+        1 => format!("{clock}:00"),
+        _ => clock.to_owned(),
+    };
+    // Any day tells how far the zone is from UTC.
+    let there = format!("2000-01-02T{clock}{zone}").parse::<Timestamp>();
+    let utc = format!("2000-01-02T{clock}Z").parse::<Timestamp>();
+    let (Ok(there), Ok(utc)) = (there, utc) else {
+        return Ok(None);
+    };
+    let ahead = utc.duration_since(there);
+    let reference = Timestamp::from_nanosecond(i128::from(reference_ns))?;
+    let day = reference.checked_add(ahead)?.to_zoned(TimeZone::UTC).date();
+    let time = format!("{day}T{clock}{zone}").parse::<Timestamp>()?;
+    Ok(Some(time))
 }
 
 fn epoch_seconds(text: &str) -> Option<u64> {

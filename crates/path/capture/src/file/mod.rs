@@ -41,12 +41,14 @@ pub struct InputOptions {
     /// KiB and 16 MiB.
     pub window_bytes: usize,
     /// Whether each file is read, and decompressed, by a thread of its own while its packets are
-    /// processed: eight windows per file instead of one. Never for standard input and files in view.
+    /// processed: eight windows per file instead of one. Never for standard input, pipes, devices and files
+    /// in view.
     pub read_ahead: bool,
     /// Regular files of at least this size are not copied: their packets are looked at where the page
     /// cache has them. The default is 4 MiB.
     pub viewed_bytes_min: u64,
-    /// Once this is set, standard input, pipes and devices count as ended.
+    /// Once this is set, pipes and devices end behind what has arrived by then, and standard input that is
+    /// a regular file where it is.
     pub stop: Option<Arc<AtomicBool>>,
 }
 
@@ -197,6 +199,8 @@ pub(crate) struct Source {
     finished: bool,
     /// Packets described since the window was moved.
     described: usize,
+    /// Whether it comes as another program writes it.
+    is_live: bool,
 }
 
 impl Source {
@@ -215,8 +219,9 @@ impl Source {
             },
             warnings: Vec::new(),
         };
-        // A user who interrupts standard input must not have to wait for a thread.
-        let read_ahead = options.read_ahead && path.as_os_str() != "-";
+        let is_live = opened.is_live();
+        // A user who interrupts a pipe must not have to wait for a thread, nor its packets for a full buffer.
+        let read_ahead = options.read_ahead && !is_live && path.as_os_str() != "-";
         let bytes = options.window_bytes;
         let window = match opened {
             Opened::Plain(file) => {
@@ -238,7 +243,13 @@ impl Source {
             format,
             finished: false,
             described: 0,
+            is_live,
         })
+    }
+
+    /// Whether it comes as another program writes it: by a pipe, a socket or a device.
+    pub(crate) fn is_live(&self) -> bool {
+        self.is_live
     }
 
     pub(crate) fn queue(&self) -> &[Descriptor] {

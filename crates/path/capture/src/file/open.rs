@@ -1,6 +1,6 @@
 //! From a path to a recognised format.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{self, BufRead, Cursor, ErrorKind, Read, Seek};
 use std::os::fd::AsFd;
 use std::os::unix::fs::OpenOptionsExt;
@@ -12,7 +12,7 @@ use bzip2::bufread::MultiBzDecoder;
 use flate2::bufread::MultiGzDecoder;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::OFlags;
-use rustix::io::Errno;
+use rustix::io::{Errno, ioctl_fionread};
 use strata_sys::AlignedBytes;
 use strata_wire::pcapng::block_type;
 
@@ -39,12 +39,18 @@ pub(super) enum Opened {
     Stream {
         reader: Box<dyn Read + Send + Sync>,
         compressed: bool,
+        /// Whether it comes as another program writes it: by a pipe, a socket or a device.
+        is_live: bool,
     },
 }
 
 impl Opened {
     pub(super) fn is_compressed(&self) -> bool {
         matches!(self, Self::Stream { compressed, .. } if *compressed)
+    }
+
+    pub(super) fn is_live(&self) -> bool {
+        matches!(self, Self::Stream { is_live, .. } if *is_live)
     }
 }
 
@@ -54,7 +60,9 @@ pub(super) fn open(path: &Path, stop: Option<&Arc<AtomicBool>>) -> Result<Opened
         path: path.to_owned(),
         source,
     };
-    let mut raw = open_raw(path, stop).map_err(failed)?;
+    let may_wait = Arc::new(AtomicBool::new(true));
+    let mut raw = open_raw(path, stop, &may_wait).map_err(failed)?;
+    let is_live = matches!(&raw, Raw::Stream(stream) if stream.is_live);
     let start = first_bytes(&mut raw).map_err(failed)?;
     let kind = Compression::by_magic(&start);
     let raw: Box<dyn Read + Send + Sync> = match raw {
@@ -69,25 +77,26 @@ pub(super) fn open(path: &Path, stop: Option<&Arc<AtomicBool>>) -> Result<Opened
         None => Box::new(whole),
         Some(Compression::Gzip) => {
             let decoder = MultiGzDecoder::new(Buffered::new(whole));
-            Box::new(Careful::new(decoder))
+            Box::new(Careful::new(decoder, may_wait))
         }
         Some(Compression::Xz) => {
             let decoder = Xz::new(Buffered::new(whole));
-            Box::new(Careful::new(decoder))
+            Box::new(Careful::new(decoder, may_wait))
         }
         Some(Compression::Bzip2) => {
             let decoder = MultiBzDecoder::new(Buffered::new(whole));
-            Box::new(Careful::new(decoder))
+            Box::new(Careful::new(decoder, may_wait))
         }
         Some(Compression::Zstd) => {
             let buffered = Buffered::new(whole);
             let decoder = zstd::stream::read::Decoder::with_buffer(buffered).map_err(failed)?;
-            Box::new(Careful::new(decoder))
+            Box::new(Careful::new(decoder, may_wait))
         }
     };
     Ok(Opened::Stream {
         reader,
         compressed: kind.is_some(),
+        is_live,
     })
 }
 
@@ -107,11 +116,16 @@ impl Read for Raw {
 }
 
 /// Opens without decompressing.
-fn open_raw(path: &Path, stop: Option<&Arc<AtomicBool>>) -> io::Result<Raw> {
+fn open_raw(
+    path: &Path,
+    stop: Option<&Arc<AtomicBool>>,
+    may_wait: &Arc<AtomicBool>,
+) -> io::Result<Raw> {
+    let is_stored = |found: &Metadata| found.is_file() || found.is_dir();
     let file = if path.as_os_str() == "-" {
         // The standard library's own has a buffer, of which poll knows nothing.
         File::from(io::stdin().as_fd().try_clone_to_owned()?)
-    } else if fs::metadata(path).is_ok_and(|found| !found.is_file() && !found.is_dir()) {
+    } else if fs::metadata(path).is_ok_and(|found| !is_stored(&found)) {
         // Else opening a named pipe waits for its writer, uninterrupted.
         let flags = OFlags::NONBLOCK.bits().cast_signed();
         OpenOptions::new()
@@ -121,17 +135,27 @@ fn open_raw(path: &Path, stop: Option<&Arc<AtomicBool>>) -> io::Result<Raw> {
     } else {
         return Ok(Raw::File(File::open(path)?));
     };
+    let is_live = !is_stored(&file.metadata()?);
     Ok(Raw::Stream(Stream {
         file,
+        is_live,
         stop: stop.cloned(),
+        may_wait: Arc::clone(may_wait),
+        last_bytes: None,
     }))
 }
 
-/// Standard input, a pipe or a device, which ends when `stop` is set: a user who interrupts the
-/// program must not have to wait for the next packet.
+/// Standard input, a pipe or a device, which ends when `stop` is set, behind what has arrived by then: a user
+/// who interrupts the program must not have to wait for the next packet.
 struct Stream {
     file: File,
+    /// Whether it is no regular file.
+    is_live: bool,
     stop: Option<Arc<AtomicBool>>,
+    /// Whether a read waits for bytes if none have arrived; otherwise it fails with `WouldBlock`.
+    may_wait: Arc<AtomicBool>,
+    /// Once `stop` was found set: the bytes that are still to be read.
+    last_bytes: Option<u64>,
 }
 
 /// How long a wait for input ignores `stop`.
@@ -140,21 +164,62 @@ const STOP_CHECK: Timespec = Timespec {
     tv_nsec: 50_000_000,
 };
 
+/// How long a read that must not wait does.
+const NO_WAIT: Timespec = Timespec {
+    tv_sec: 0,
+    tv_nsec: 0,
+};
+
+impl Stream {
+    fn is_stopped(&self) -> bool {
+        let stop = self.stop.as_ref();
+        stop.is_some_and(|stop| stop.load(Ordering::Relaxed))
+    }
+
+    /// Bytes that can be read without waiting: of a regular file none, since all of it is there, and of
+    /// some devices, which do not say it.
+    fn arrived(&self) -> u64 {
+        match self.is_live.then(|| ioctl_fionread(&self.file)) {
+            Some(Ok(bytes)) => bytes,
+            Some(Err(_)) | None => 0,
+        }
+    }
+}
+
 impl Read for Stream {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let is_stopped = || {
-            let stop = self.stop.as_ref();
-            stop.is_some_and(|stop| stop.load(Ordering::Relaxed))
-        };
         loop {
+            if self.last_bytes.is_none() && self.is_stopped() {
+                self.last_bytes = Some(self.arrived());
+            }
+            let last = self.last_bytes.map(usize::try_from);
+            let most = match last {
+                Some(Ok(0)) => return Ok(0),
+                Some(Ok(last)) => buffer.len().min(last),
+                // More than there is memory.
+                Some(Err(_)) | None => buffer.len(),
+            };
+            let may_wait = self.may_wait.load(Ordering::Relaxed);
+            let wait = match may_wait {
+                true => &STOP_CHECK,
+                false => &NO_WAIT,
+            };
             let mut waits = [PollFd::new(&self.file, PollFlags::IN)];
-            match poll(&mut waits, Some(&STOP_CHECK)) {
-                Ok(0) | Err(Errno::INTR) if is_stopped() => return Ok(0),
+            match poll(&mut waits, Some(wait)) {
+                // Another reader was faster.
+                Ok(0) if last.is_some() => return Ok(0),
+                Ok(0) if !may_wait => return Err(ErrorKind::WouldBlock.into()),
                 Ok(0) | Err(Errno::INTR) => {}
-                Ok(_) => match rustix::io::read(&self.file, &mut *buffer) {
+                Ok(_) => match rustix::io::read(&self.file, &mut buffer[..most]) {
                     // Another reader was faster.
                     Err(Errno::AGAIN) => {}
-                    read => return Ok(read?),
+                    read => {
+                        let read = read?;
+                        if let Some(last_bytes) = &mut self.last_bytes {
+                            *last_bytes = last_bytes.saturating_sub(read as u64);
+                        }
+                        return Ok(read);
+                    }
                 },
                 Err(error) => return Err(error.into()),
             }
@@ -205,9 +270,12 @@ impl<R: Read> Read for Buffered<R> {
 
 /// Reads a decompressor in small pieces, because one that meets damage discards what it has decoded
 /// in the same call. So at most one piece before the damage is lost, independent of the read size,
-/// and the error comes after everything before it.
+/// and the error comes after everything before it. What has been decoded is not held back until more of a
+/// stream comes.
 struct Careful<R> {
     inner: R,
+    /// Of the stream that `inner` reads.
+    may_wait: Arc<AtomicBool>,
     piece: [u8; PIECE_BYTES],
     start: usize,
     end: usize,
@@ -218,9 +286,10 @@ struct Careful<R> {
 const PIECE_BYTES: usize = 512;
 
 impl<R> Careful<R> {
-    fn new(inner: R) -> Self {
+    fn new(inner: R, may_wait: Arc<AtomicBool>) -> Self {
         Self {
             inner,
+            may_wait,
             piece: [0; PIECE_BYTES],
             start: 0,
             end: 0,
@@ -235,10 +304,13 @@ impl<R: Read> Read for Careful<R> {
         while done < buffer.len() {
             if self.start == self.end {
                 if self.failed.is_none() {
+                    self.may_wait.store(done == 0, Ordering::Relaxed);
                     (self.start, self.end) = (0, 0);
                     match self.inner.read(&mut self.piece) {
                         Ok(0) => break,
                         Ok(read) => self.end = read,
+                        // The decompressors go on from there with the next call.
+                        Err(error) if done > 0 && error.kind() == ErrorKind::WouldBlock => break,
                         Err(error) => self.failed = Some(error),
                     }
                 }

@@ -190,6 +190,7 @@ fn a_panic_is_an_error_of_its_file() {
             format,
             finished: false,
             described: 0,
+            is_live: false,
         };
         let mut ids = InterfaceIds::default();
         let first = source.fill(&mut ids).unwrap();

@@ -31,7 +31,17 @@ impl<R: BufRead> Read for Xz<R> {
             return Ok(0);
         }
         loop {
-            let input = self.input.fill_buf()?;
+            let input = match self.input.fill_buf() {
+                // Of what has arrived, some may not be given yet.
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    let left = self.stream.process(&[], buffer, Action::Run);
+                    return match left.map_err(explained)?.bytes_produced {
+                        0 => Err(error),
+                        bytes => Ok(bytes),
+                    };
+                }
+                input => input?,
+            };
             let input = &input[..input.len().min(INPUT_BYTES)];
             let is_end = input.is_empty();
             // At the end, too: everything decoded comes before the error of a stream that ends early.

@@ -165,7 +165,7 @@ impl Port {
             self.state = PortState::Up;
             return Ok(Some(match was_exclusive {
                 true => LiveEvent::BackShared(name),
-                false => LiveEvent::Back(name),
+                false => LiveEvent::Again(name),
             }));
         }
         // The kernel attaches the ring again by itself.

@@ -20,7 +20,9 @@ pub enum LiveEvent {
     Renamed(String, String),
     /// Packets can arrive again.
     Back(String),
-    /// Packets can arrive again, and are no longer taken away from the host.
+    /// Another interface of this name was found. Packets that arrived there before are not captured.
+    Again(String),
+    /// As [`LiveEvent::Again`], and packets are no longer taken away from the host.
     BackShared(String),
     /// The card's clock is this many ns off the host's: whether its times are still taken.
     CardTimes(String, ClockEvent),
@@ -38,10 +40,14 @@ impl fmt::Display for LiveEvent {
                 )
             }
             Self::Back(name) => write!(f, "{name}: the interface is back"),
+            Self::Again(name) => write!(
+                f,
+                "{name}: the interface is back as a new one: its first packets may be missing"
+            ),
             Self::BackShared(name) => write!(
                 f,
-                "{name}: the interface is back, captured through AF_PACKET from now on: restart \
-                 to take its packets away from this host again"
+                "{name}: the interface is back as a new one: its first packets may be missing, and it is captured \
+                 through AF_PACKET from now on: restart to take its packets away from this host again"
             ),
             Self::CardTimes(name, ClockEvent { off_ns, taken }) => {
                 write!(

@@ -13,13 +13,13 @@ use crate::common::{
     some_packets,
 };
 
-fn gzip(bytes: &[u8]) -> Vec<u8> {
+pub(crate) fn gzip(bytes: &[u8]) -> Vec<u8> {
     let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
     encoder.write_all(bytes).unwrap();
     encoder.finish().unwrap()
 }
 
-fn zstd(bytes: &[u8]) -> Vec<u8> {
+pub(crate) fn zstd(bytes: &[u8]) -> Vec<u8> {
     let mut encoder = zstd::stream::write::Encoder::new(Vec::new(), 1).unwrap();
     // As the zstd program does: damage is found even if it still decodes.
     encoder.include_checksum(true).unwrap();
@@ -28,7 +28,7 @@ fn zstd(bytes: &[u8]) -> Vec<u8> {
 }
 
 /// What `xz` or `bzip2` makes of bytes, in small blocks: of one that is cut, bzip2 can read nothing.
-fn packed_by(program: &str, bytes: &[u8]) -> Vec<u8> {
+pub(crate) fn packed_by(program: &str, bytes: &[u8]) -> Vec<u8> {
     let mut command = Command::new(program);
     let mut child = command
         .args(["-c", "-1"])

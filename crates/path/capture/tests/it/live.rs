@@ -578,7 +578,7 @@ fn an_interface_may_go_down_and_away_and_come_back() {
         namespace.ip(&format!("link del {FAR}"));
         expect(&mut live, LiveEvent::Gone(FAR.into()));
         namespace.pair(NEAR, FAR);
-        expect(&mut live, LiveEvent::Back(FAR.into()));
+        expect(&mut live, LiveEvent::Again(FAR.into()));
         send(std::slice::from_ref(&packet));
         assert_eq!(receive(&mut live, 1)[0].data, packet);
         assert_eq!(live.counts().unwrap()[0].1.received, 2);
@@ -628,7 +628,7 @@ fn a_renamed_interface_is_captured_as_before() {
         namespace.ip(&format!("link del {NEW}"));
         expect(&mut live, LiveEvent::Gone(NEW.into()));
         namespace.pair(NEAR, NEW);
-        expect(&mut live, LiveEvent::Back(NEW.into()));
+        expect(&mut live, LiveEvent::Again(NEW.into()));
         arrives(&mut live);
     });
 }

@@ -13,5 +13,6 @@ mod kinds;
 mod live;
 mod one_ring;
 mod oracle;
+mod pipes;
 mod round_trip;
 mod viewed;

@@ -305,7 +305,7 @@ fn interfaces_of_one_ring_go_down_and_away_and_come_back() {
         send(&["vm0"], 2..3, 10);
         received.receive(&mut live, 3);
         namespace.pair("tap1", "vm1");
-        expect(&mut live, &mut received, LiveEvent::Back("tap1".into()));
+        expect(&mut live, &mut received, LiveEvent::Again("tap1".into()));
         send(&["vm1"], 4..5, 10);
         received.receive(&mut live, 4);
         let of = |name: &str| received.packets[name].len();

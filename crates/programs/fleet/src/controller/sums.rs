@@ -9,6 +9,10 @@ use strata_terminal::output::standard;
 use strata_terminal::text::count_of;
 use strata_wire::{Printable, PrintableJson, grouped};
 
+/// A collector reports every 2 s. Once its last report is older than two of them, nothing is said of what
+/// was exported since.
+const OVERDUE_SECONDS: u64 = 4;
+
 pub(super) fn show(sums: &[DestinationSum], json: bool) -> Result<()> {
     let mut out = standard();
     if json {
@@ -83,27 +87,34 @@ fn trust(out: &mut impl Write, to: &DestinationSum) -> Result<()> {
         .as_ref()
         .map(|collector| collector.state.as_str());
     let heard = to.collector.as_ref().and_then(|collector| collector.heard);
-    match (state, heard) {
-        _ if to.interfaces.is_empty() => {}
-        (Some("up"), _) if to.sum.missing == 0 && to.silent.is_empty() && to.revoked.is_empty() => {
-            let before = match to.sum.before {
-                0 => "",
-                _ => ", or is from before this run of the collector",
-            };
-            writeln!(
-                out,
-                "{name}: each exported packet was received, or is counted as lost{before}"
-            )?;
-        }
-        (_, Some(_)) if to.sum.missing > 0 => {
-            let missing = count_of(to.sum.missing, "packet");
-            writeln!(
-                out,
-                "{name}: the collector does not know of {missing}: sent since its last report, or in sessions that it \
-                 has not heard of, or at the end of one that was broken off"
-            )?;
-        }
-        _ => {}
+    let Some(seconds) = heard.filter(|_| !to.interfaces.is_empty()) else {
+        return Ok(());
+    };
+    let is_overdue = seconds > OVERDUE_SECONDS;
+    if state == Some("up") && is_overdue {
+        writeln!(
+            out,
+            "{name}: the collector is overdue: it reports every 2 s, and its last report is {seconds} s old; packets \
+             that were exported since then may be in no sum"
+        )?;
+    }
+    if to.sum.missing > 0 {
+        let missing = count_of(to.sum.missing, "packet");
+        return Ok(writeln!(
+            out,
+            "{name}: the collector does not know of {missing}: sent since its last report, or in sessions that it \
+             has not heard of, or at the end of one that was broken off"
+        )?);
+    }
+    if state == Some("up") && !is_overdue && to.silent.is_empty() && to.revoked.is_empty() {
+        let before = match to.sum.before {
+            0 => "",
+            _ => ", or is from before this run of the collector",
+        };
+        writeln!(
+            out,
+            "{name}: as of reports {seconds} s ago, each exported packet was received, or is counted as lost{before}"
+        )?;
     }
     Ok(())
 }
@@ -174,4 +185,50 @@ fn row(name: &str, identity: String, of: &InterfaceSum) -> [String; 7] {
     let [exported, received, lost, before, missing] = counts.map(grouped);
     let name = format!("  {name}");
     [name, identity, exported, received, lost, before, missing]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn said(heard: Option<u64>, missing: u64) -> String {
+        let collector = CollectorState {
+            state: "up".into(),
+            heard,
+            ..CollectorState::default()
+        };
+        let to = DestinationSum {
+            name: "here".into(),
+            collector: Some(collector),
+            interfaces: vec![InterfaceSum::default()],
+            sum: InterfaceSum {
+                missing,
+                ..InterfaceSum::default()
+            },
+            ..DestinationSum::default()
+        };
+        let mut out = Vec::new();
+        trust(&mut out, &to).unwrap();
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn a_sum_is_said_to_be_complete_only_as_of_recent_reports() {
+        let text = said(Some(OVERDUE_SECONDS), 0);
+        assert!(
+            text.contains("as of reports 4 s ago, each exported packet was received"),
+            "{text}"
+        );
+        let late = said(Some(OVERDUE_SECONDS + 1), 0);
+        assert!(
+            late.contains("is overdue") && late.contains("5 s old") && late.lines().count() == 1,
+            "{late}"
+        );
+        let missing = said(Some(29), 7);
+        assert!(
+            missing.contains("is overdue") && missing.contains("does not know of 7 packets"),
+            "{missing}"
+        );
+        assert_eq!(said(None, 0), "");
+    }
 }

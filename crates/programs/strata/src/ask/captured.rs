@@ -1,5 +1,6 @@
 //! Asking of capture files.
 
+use std::fs;
 use std::io::{IsTerminal, stdin};
 use std::sync::atomic::Ordering;
 
@@ -44,7 +45,10 @@ pub(super) fn ask(
     asking.check(&LACKS)?;
     let stop = stop_on_signal()?;
     // Another program may be writing it now: `tcpdump -w - | strata ask -r -`.
-    let is_piped = args.read.iter().any(|path| path.as_os_str() == "-") && !stdin().is_terminal();
+    let is_piped = args.read.iter().any(|path| match path.as_os_str() == "-" {
+        true => !stdin().is_terminal(),
+        false => fs::metadata(path).is_ok_and(|found| !found.is_file() && !found.is_dir()),
+    });
     let mut shown = Shown {
         asking,
         answers,

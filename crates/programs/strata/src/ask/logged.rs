@@ -10,13 +10,13 @@ use strata_capture::TIME_OUT_OF_RANGE;
 use strata_filter::Filter;
 use strata_gpv::Column;
 use strata_query::LoggedPacket;
-use strata_store::{Log, Recording, SavedLedger};
+use strata_store::{Log, Losses, Recording, SavedLedger};
 use strata_terminal::output::refuse;
 use strata_terminal::packets::{damaged, logged, open_log};
 use strata_terminal::selection::{find_between, first_packet_ns};
 use strata_terminal::signals::stop_on_signal;
-use strata_terminal::text::percent;
-use strata_wire::{count_of, grouped};
+use strata_terminal::text::{percent, time};
+use strata_wire::{DropReason, grouped};
 
 use super::Args;
 use super::answer::Answers;
@@ -110,13 +110,13 @@ impl<'a> Classes<'a> {
 /// What to say if the log does not have all packets that were seen.
 fn missing(log: &Log, least_share: f64) -> Result<Vec<String>> {
     let mut remarks: Vec<String> = log.recordings().iter().filter_map(of_recording).collect();
-    let lost = log.lost_packets()?;
-    if lost > 0 {
-        remarks.push(format!(
-            "{} were lost before they were in a file (see `strata info`)",
-            count_of(lost, "packet")
-        ));
-    }
+    // Those that a recording counted as dropped are said of it above.
+    let others = Losses {
+        dropped: [0; DropReason::ALL.len()],
+        ..log.losses()?
+    };
+    let others = others.texts(time).into_iter();
+    remarks.extend(others.map(|what| format!("the log {what} (see `strata info`)")));
     if least_share < 1.0 {
         remarks.push(format!(
             "at times only {:.2} % of all flows were captured, to keep within a CPU budget",

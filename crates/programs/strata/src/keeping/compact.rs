@@ -249,7 +249,11 @@ fn once(
 fn watch(args: &Args, owner: &Owner, spec: CompactSpec, stop: Arc<AtomicBool>) -> Result<()> {
     let open = || {
         prepare(args, owner).map_err(|problem| {
-            let is_missing = matches!(problem.downcast_ref(), Some(StoreError::Missing { .. }));
+            // A recording that failed to start takes its manifest back before its other files.
+            let is_missing = matches!(
+                problem.downcast_ref(),
+                Some(StoreError::Missing { .. } | StoreError::Lost { .. })
+            );
             let is_busy = problem.downcast_ref().is_some_and(ArchiveError::is_busy);
             match is_missing || is_busy {
                 true => NotOpen::Yet(chain(&problem)),
@@ -279,6 +283,7 @@ fn tell() -> Tell {
 /// Opens the log, and changes what the command line says of it.
 fn prepare(args: &Args, owner: &Owner) -> Result<Arc<dyn Disk>> {
     let disk = disk(&args.log)?;
+    prune::refuse_links(&args.log)?;
     if owner.group.is_some() {
         log_directory(&args.log, owner)?;
     }

@@ -1,11 +1,12 @@
 //! `strata prune`: retention by age, class and size.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
 use std::io::{self, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use strata_archive::{Away, PROTECTED, PruneOptions, Pruned, Retention, prune_as, retention_class};
 use strata_store::{Disk, Log, RemovedBy};
 use strata_terminal::disk::disk;
@@ -178,6 +179,9 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         ));
     };
     warn_of_unknown_classes(&disk, &retention)?;
+    if !args.dry_run {
+        refuse_links(&args.log)?;
+    }
     let options = PruneOptions {
         now_ns: unix_ns(),
         dry_run: args.dry_run,
@@ -213,6 +217,25 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     }
     say(&pruned, args.dry_run);
     pruned.away.iter().for_each(warn_of_away);
+    Ok(())
+}
+
+/// Fails if a block file is a symbolic link: to delete it would leave its target behind, with all packets, and in
+/// clear.
+pub(crate) fn refuse_links(log: &Path) -> Result<()> {
+    // What reads the files reports a directory that cannot be listed.
+    let Ok(entries) = fs::read_dir(log.join("blocks")) else {
+        return Ok(());
+    };
+    for entry in entries.flatten() {
+        let is_link = entry.file_type().is_ok_and(|kind| kind.is_symlink());
+        ensure!(
+            !is_link,
+            "{}: is a symbolic link: only the link would be deleted, and its target would stay, with all packets and \
+             unencrypted: put the file itself in place of the link, and try again",
+            entry.path().display()
+        );
+    }
     Ok(())
 }
 

@@ -6,13 +6,13 @@ use std::sync::Arc;
 
 use anyhow::{Result, anyhow};
 use strata_archive::verify;
-use strata_store::{Damage, Log};
+use strata_store::{Damage, Log, Losses};
 use strata_terminal::disk::disk;
 use strata_terminal::key::KeyArgs;
 use strata_terminal::logging::QuietArgs;
 use strata_terminal::output::{Completeness, print_json, standard};
 use strata_terminal::progress::{Progress, bytes_of};
-use strata_terminal::text::count_of;
+use strata_terminal::text::{count_of, time};
 use strata_wire::{Printable, grouped, human_bytes};
 use tracing::{error, warn};
 
@@ -43,7 +43,7 @@ struct Answer {
     /// Encrypted files of which only the stored bytes were checked.
     not_decrypted: u64,
     warnings: Vec<String>,
-    /// Packets that are known to be lost before they were in a file.
+    /// Packets that the log is known to lack although it should have them.
     lost_packets: u64,
     damage: Vec<String>,
     #[serde(flatten)]
@@ -65,17 +65,28 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             args.log.display()
         )),
     };
+    // Packets of blocks that are damaged count as lost here.
+    let others = Losses {
+        lost: 0,
+        ..log.losses()?
+    };
+    let others_packets = others.packets();
+    let others = others.texts(time).into_iter();
+    let others: Vec<String> = others
+        .map(|what| format!("the log {what} (see `strata info`)"))
+        .collect();
     let lost = verified.lost.iter().map(|lost| lost_text(*lost));
+    let lost = lost.chain(others.iter().cloned());
     if args.json {
         let packets = verified.lost.iter().map(|(_, packets)| *packets);
-        let texts = |all: &[Damage]| all.iter().map(Damage::to_string).collect();
+        let texts = |all: &[Damage]| all.iter().map(Damage::to_string).collect::<Vec<String>>();
         print_json(&Answer {
             files: verified.files,
             packets: verified.packets,
             bytes: verified.bytes,
             not_decrypted: verified.not_decrypted,
-            warnings: texts(&verified.warnings),
-            lost_packets: packets.fold(0, u64::saturating_add),
+            warnings: [texts(&verified.warnings), others.clone()].concat(),
+            lost_packets: packets.fold(others_packets, u64::saturating_add),
             damage: texts(&verified.damage),
             completeness: Completeness::of(&ended),
         })?;

@@ -17,10 +17,11 @@ use strata_role::Tell;
 use strata_role::sandbox::Reach;
 use strata_rules::DestinationName;
 use strata_sandbox::Owner;
+use strata_store::Sources;
 use strata_terminal::address::{address, host_port, networks};
 use strata_terminal::confined::SandboxArgs;
 use strata_terminal::logging::{self, LoggingArgs};
-use strata_terminal::output::refuse;
+use strata_terminal::output::{self, refuse};
 use strata_terminal::signals::Signals;
 use strata_terminal::text::{self, count_of};
 use strata_wire::{Printable, grouped};
@@ -199,6 +200,10 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             (open()?.run(output, &stop, reload)?, Ok(()))
         }
         (Some(path), _) => {
+            // A pipe is opened only once it has a reader.
+            if !path.exists() || path.is_file() {
+                output::check(path, &Sources::default())?;
+            }
             let (collector, tell): (_, Tell) = (open()?, Arc::new(logging::notice));
             let output = Outlet::create(path, &stop, &tell)?;
             (collector.run(output, &stop, reload)?, Ok(()))

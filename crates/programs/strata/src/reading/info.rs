@@ -7,11 +7,11 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
 use serde_json::{Value, json};
-use strata_archive::parts::missing_files;
+use strata_archive::parts::{is_on_a_disk, missing_files};
 use strata_blocks::{ClassCount, Record};
 use strata_capture::TIME_OUT_OF_RANGE;
 use strata_query::Arrivals;
-use strata_store::{Damage, Log, Loss, Recording, Select, State, StoreError};
+use strata_store::{Damage, FileKind, Log, Loss, Recording, Select, State, StoreError};
 use strata_wire::{KeepKind, Ledger, Meta, Printable, PrintableJson, grouped, human_bytes};
 
 mod balance;
@@ -21,7 +21,7 @@ use self::balance::Balance;
 use self::reasons::Reasons;
 use strata_terminal::key::KeyArgs;
 
-use strata_terminal::disk::open_log;
+use strata_terminal::disk::disk;
 use strata_terminal::output::standard;
 use strata_terminal::selection::each_once;
 use strata_terminal::text::{count_of, percent, time};
@@ -69,6 +69,8 @@ struct Contents {
     encrypted_to: BTreeSet<String>,
     /// Packets stored outside the log's directory.
     elsewhere: u64,
+    /// Those of them whose files are in an object store, which is not asked for them.
+    in_store: u64,
     balance: Balance,
     reasons: Reasons,
 }
@@ -89,10 +91,20 @@ impl Contents {
             if part.recording != recording.id || part.packets == 0 {
                 continue;
             }
-            contents.compacted += part.packets;
             let missing = missing_files(log.disk().as_ref(), part);
-            contents.damage.extend(missing);
+            let is_lost = missing.iter().any(|(kind, _)| *kind == FileKind::Packets);
+            contents
+                .damage
+                .extend(missing.into_iter().map(|(_, damage)| damage));
+            // As packets of a block file that is missing: they may still be somewhere, but not here.
+            if is_lost {
+                contents.arrivals.is_partial = true;
+                continue;
+            }
+            contents.compacted += part.packets;
             contents.elsewhere += if part.is_remote() { part.packets } else { 0 };
+            let is_in_store = part.files.iter().any(|file| !is_on_a_disk(&file.name));
+            contents.in_store += if is_in_store { part.packets } else { 0 };
             let keys = part.key.iter().flat_map(|key| &key.to);
             contents.encrypted_to.extend(keys.cloned());
             contents.arrivals.part(log.disk().as_ref(), part)?;
@@ -216,7 +228,7 @@ fn one(args: &Args, dir: &Path, as_json: &mut Vec<Value>) -> Result<(usize, u64)
     // Reasons of compacted packets are in files that may be encrypted, or elsewhere.
     let log = match args.reasons {
         Some(_) => args.key.open(dir)?,
-        None => open_log(dir)?,
+        None => Log::on(disk(dir)?)?,
     };
     if let Some(name) = name.as_deref().filter(|_| !args.json) {
         writeln!(out, "{}:", Printable(name))?;
@@ -393,10 +405,17 @@ fn table(contents: &Contents, stored: u64, ledger: Option<&Ledger>) -> String {
             [] => String::new(),
             _ => format!(", encrypted to {}", keys.join(", ")),
         };
-        let elsewhere = match contents.elsewhere {
+        let mut elsewhere = match contents.elsewhere {
             0 => String::new(),
             moved => format!(", {} of them moved to other storage", grouped(moved)),
         };
+        if contents.in_store > 0 {
+            let packets = grouped(contents.in_store);
+            let _ = write!(
+                elsewhere,
+                " ({packets} in an object store, where `strata verify` looks for them, not this command)"
+            );
+        }
         let packets = grouped(contents.compacted);
         let _ = writeln!(
             text,

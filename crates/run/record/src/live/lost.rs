@@ -2,6 +2,7 @@
 
 use strata_capture::live::{Drops, Lost, RingCounts};
 use strata_control::LostStatus;
+use strata_store::LOST_BEFORE;
 use strata_wire::grouped;
 
 /// By place and counter, while this mode is in force.
@@ -50,7 +51,7 @@ fn of_ring(bytes: usize, mode: &str) -> String {
 /// A loss as text for the log's manifest.
 pub(super) fn text(lost: &LostStatus) -> String {
     format!(
-        "lost before Strata, {} ({}): {} packets; {}",
+        "{LOST_BEFORE}, {} ({}): {} packets; {}",
         lost.place,
         lost.counter,
         grouped(lost.packets),

@@ -53,6 +53,9 @@ impl TelemetryStatus {
 pub struct ProcessStatus {
     /// Whether the process was running.
     pub running: Option<bool>,
+    /// Whether it ended before it could say so: only a reader notices that.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub killed: Option<bool>,
     /// When this was counted, ns since 1970.
     pub updated_ns: Option<u64>,
     /// Process ID.

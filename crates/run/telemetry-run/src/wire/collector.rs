@@ -446,6 +446,7 @@ impl Collector {
             role: CollectorStatus::ROLE.to_owned(),
             process: ProcessStatus {
                 running: Some(running),
+                killed: None,
                 updated_ns: Some(unix_ns()),
                 pid: Some(std::process::id()),
                 listen: Some(self.listen.to_string()),

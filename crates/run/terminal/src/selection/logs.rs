@@ -16,12 +16,13 @@ use strata_capture::TIME_OUT_OF_RANGE;
 use strata_filter::Filter;
 use strata_query::{Exported, Find, Kept, LoggedPacket, MEMORY_BYTES, PacketCopy};
 use strata_store::{Log, StoreError};
-use strata_wire::{Printable, count_of};
+use strata_wire::Printable;
 use tracing::{error, info, warn};
 
 use crate::key::KeyArgs;
 use crate::output::refuse;
 use crate::progress::Progress;
+use crate::text;
 
 use super::{KeptArgs, SpanArgs, each, first_packet_ns, span_text};
 
@@ -46,6 +47,15 @@ struct Named {
 #[derive(Debug)]
 pub struct Logs {
     logs: Vec<Named>,
+}
+
+/// What logs lack although they should have it.
+#[derive(Debug, Default)]
+pub struct Lacking {
+    /// Packets of which the number is known.
+    pub packets: u64,
+    /// The first warning of it; `None` if nothing is missing as far as is known.
+    pub problem: Option<String>,
 }
 
 /// Packets of a log, from its thread.
@@ -145,26 +155,27 @@ impl Logs {
         span.find_on_day_of(first_ns, filter)
     }
 
-    /// Packets that are known to be lost before they were in a file, such as those of a recording that was killed: warns
-    /// of them, since they may have been wanted.
+    /// Warns of packets that logs should have and lack, such as those of a recording that was killed, or of one whose
+    /// disk was full, since they may have been wanted.
     ///
     /// # Errors
     ///
     /// If a log cannot be read.
-    pub fn say_lost(&self) -> Result<u64> {
-        let mut lost = 0_u64;
+    pub fn say_lost(&self) -> Result<Lacking> {
+        let mut lacking = Lacking::default();
         for named in &self.logs {
-            let packets = named.log.lost_packets()?;
-            if packets > 0 {
-                warn!(
-                    "{} lost {} before they were in a file: what is selected may lack some of them (see `strata info`)",
-                    Printable(&named.name),
-                    count_of(packets, "packet")
+            let losses = named.log.losses()?;
+            lacking.packets = lacking.packets.saturating_add(losses.packets());
+            for what in losses.texts(text::time) {
+                let problem = format!(
+                    "{} {what}; what is selected may lack some of them (see `strata info`)",
+                    Printable(&named.name)
                 );
+                warn!("{problem}");
+                lacking.problem.get_or_insert(problem);
             }
-            lost = lost.saturating_add(packets);
         }
-        Ok(lost)
+        Ok(lacking)
     }
 
     /// Warns of recordings with times that are not those of their files, because no log can hold them: all that is
@@ -206,12 +217,24 @@ impl Logs {
                 Printable(reason)
             );
         }
+        self.say_spans(find);
+    }
+
+    /// Says which logs have no packets from the wanted time, if others have some.
+    pub fn say_not_in_time(&self, find: &Find<'_>) {
+        let has_times = find.from_ns.is_some() || find.to_ns.is_some();
+        if has_times && self.logs.len() > 1 {
+            self.say_spans(find);
+        }
+    }
+
+    fn say_spans(&self, find: &Find<'_>) {
         for (index, named) in self.logs.iter().enumerate() {
             let Some(text) = span_text(&named.log, find) else {
                 continue;
             };
             match self.name(index) {
-                Some(name) => info!("{name}: {text}"),
+                Some(name) => info!("{}: {text}", Printable(name)),
                 None => info!("{text}"),
             }
         }

@@ -280,7 +280,7 @@ impl CommonRing {
         self.make_promiscuous(&found)?;
         let member = &mut self.members[number];
         (member.device, member.state) = (found, PortState::Up);
-        Ok(Some(LiveEvent::Back(name)))
+        Ok(Some(LiveEvent::Again(name)))
     }
 
     /// No more packets are admitted by the index that a member had.

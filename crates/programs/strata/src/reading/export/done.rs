@@ -4,7 +4,7 @@ use anyhow::{Result, anyhow};
 use strata_query::ExportedFlows;
 use strata_store::Damage;
 use strata_terminal::output::Completeness;
-use strata_terminal::selection::{report, say_untested};
+use strata_terminal::selection::{Lacking, report, say_untested};
 use strata_terminal::text;
 use tracing::{info, warn};
 
@@ -48,7 +48,7 @@ pub(super) struct Answer {
     duplicates: Option<u64>,
     emptied: Option<u64>,
     left_out: u64,
-    /// Packets that are known to be lost before they were in a file.
+    /// Packets that the logs are known to lack although they should have them.
     lost_packets: u64,
     damage: Vec<String>,
     #[serde(flatten)]
@@ -100,11 +100,12 @@ impl Done {
         }
     }
 
-    pub(super) fn answer(&self, ended: &Result<()>, lost_packets: u64) -> Answer {
+    pub(super) fn answer(&self, ended: &Result<()>, lacking: Lacking) -> Answer {
         let (packets, flows) = match &self.count {
             Count::Packets(packets) => (Some(*packets), None),
             Count::Flows(counts) => (None, Some(counts)),
         };
+        let completeness = Completeness::of(ended).without_untested(self.untested);
         Answer {
             packets,
             flows: flows.map(|counts| counts.flows),
@@ -114,9 +115,9 @@ impl Done {
             duplicates: self.doubles,
             emptied: self.emptied,
             left_out: self.left_out,
-            lost_packets,
+            lost_packets: lacking.packets,
             damage: self.damage.iter().map(Damage::to_string).collect(),
-            completeness: Completeness::of(ended).without_untested(self.untested),
+            completeness: completeness.unless(lacking.problem),
         }
     }
 }

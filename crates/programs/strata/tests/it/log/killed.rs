@@ -6,6 +6,7 @@ use std::process::{Output, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
+use strata_store::{Manifest, Recording, State};
 use strata_testkit::data_dir;
 
 use crate::common::program::{ok, record, strata};
@@ -31,7 +32,7 @@ fn info(log: &Path) -> Value {
 }
 
 /// A log whose recording was killed while packets were in memory: these are known to be lost. Their number.
-fn killed(log: &Path) -> u64 {
+pub(crate) fn killed(log: &Path) -> u64 {
     // On a busy machine, all may be in a file by then.
     for _ in 0..10 {
         if let Some(lost) = killed_once(log) {
@@ -127,6 +128,7 @@ fn answers_say_what_was_lost() {
         if options.contains(&"--json") {
             let told: Value = serde_json::from_slice(&output.stdout).unwrap();
             assert_eq!(told["lost_packets"], lost, "{command}: {told:#}");
+            assert_eq!(told["complete"], false, "{command}: {told:#}");
         }
     }
     // A recording that was not killed has lost nothing.
@@ -140,7 +142,92 @@ fn answers_say_what_was_lost() {
         .unwrap();
     let told: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(told["lost_packets"], 0, "{told:#}");
+    assert_eq!(told["complete"], true, "{told:#}");
     assert!(!said(&output).contains("lost"));
+}
+
+/// A log of a recording that ended, with another description of it.
+fn described(log: &Path, describe: impl Fn(&mut Recording)) {
+    let sqli = data_dir().join("labelled/cic2017-sqli/trace.pcap");
+    ok(&mut record(sqli, log));
+    let file = log.join("manifest.json");
+    let mut manifest = Manifest::from_json(&std::fs::read(&file).unwrap()).unwrap();
+    describe(&mut manifest.recordings[0]);
+    std::fs::write(&file, manifest.to_json()).unwrap();
+}
+
+/// All commands that read a log say this of it, and succeed; of those that print JSON, what that has.
+fn all_say(log: &Path, what: &str) -> Vec<(&'static str, Value)> {
+    let out = log.with_extension("csv");
+    let mut told = Vec::new();
+    for (command, options) in [
+        ("read", &[][..]),
+        ("grep", &["HTTP"]),
+        ("ask", &["packet-counts-per-source"]),
+        ("top", &["--json"]),
+        ("export", &["--json", "-w", out.to_str().unwrap()]),
+        ("verify", &["--json"]),
+    ] {
+        let mut run = strata();
+        let output = run.arg(command).arg(log).args(options).output().unwrap();
+        assert!(output.status.success(), "{command}: {}", said(&output));
+        assert!(said(&output).contains(what), "{command}: {}", said(&output));
+        if options.contains(&"--json") {
+            told.push((command, serde_json::from_slice(&output.stdout).unwrap()));
+        }
+    }
+    let text = ok(strata().arg("verify").arg(log));
+    assert!(text.contains(": no damage"), "{text}");
+    assert!(text.contains(&format!("; the log {what}")), "{text}");
+    told
+}
+
+/// Packets after the last ones in files may be missing, even if the number of those that are known to be is 0.
+#[test]
+fn an_abrupt_end_is_said_even_if_no_packet_is_known_to_be_lost() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = dir.path().join("log");
+    described(&log, |recording| {
+        recording.state = State::Running;
+        (recording.ended_ns, recording.ledger) = (None, None);
+    });
+    assert_eq!(info(&log)["lost_packets"], 0);
+    for (command, told) in all_say(&log, "ended abruptly (killed, or a power failure)") {
+        assert_eq!(told["lost_packets"], 0, "{command}: {told:#}");
+        // Nothing is damaged.
+        assert_eq!(told["complete"], command == "verify", "{command}: {told:#}");
+    }
+}
+
+#[test]
+fn packets_that_a_full_disk_cost_are_said() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = dir.path().join("log");
+    described(&log, |recording| {
+        let ledger = recording.ledger.as_mut().unwrap();
+        let mut reasons = ledger.dropped.iter_mut();
+        let full = reasons.find(|(name, _)| name == "disk_full").unwrap();
+        full.1 = (2_065, 3_000_000);
+        ledger.seen.0 += 2_065;
+        ledger.seen.1 += 3_000_000;
+    });
+    let named = log.display();
+    let expected = format!("{named} lacks 2,065 packets: the disk was full; what is selected");
+    for (command, options) in [
+        ("read", &[][..]),
+        ("grep", &["HTTP"]),
+        ("top", &["-n", "1"]),
+    ] {
+        let mut run = strata();
+        let output = run.arg(command).arg(&log).args(options).output().unwrap();
+        assert!(said(&output).contains(&expected), "{}", said(&output));
+    }
+    for (command, options) in [("top", &["--json"][..]), ("verify", &["--json"])] {
+        let told = ok(strata().arg(command).arg(&log).args(options));
+        let told: Value = serde_json::from_str(&told).unwrap();
+        assert_eq!(told["lost_packets"], 2_065, "{command}: {told:#}");
+        assert_eq!(told["complete"], command == "verify", "{command}: {told:#}");
+    }
 }
 
 #[test]

@@ -203,6 +203,22 @@ fn of_a_compacted_log_without_a_file_the_rest_is_read() {
             assert!(told.contains(file.to_str().unwrap()), "{command}: {told}");
         }
     }
+    // They are not counted as there, as if they could be read.
+    let info = strata().args(["info", "--json"]).arg(&log).output();
+    let info: Value = serde_json::from_slice(&info.unwrap().stdout).unwrap();
+    let [there, lacking] = [
+        &info[0]["in_log"]["packets"],
+        &info[0]["unaccounted_packets"],
+    ];
+    let read = strata().arg("read").arg(&log).output().unwrap();
+    assert_eq!(there.as_u64(), Some(shown(&read) as u64));
+    assert_eq!(info[0]["compacted_packets"], *there);
+    assert!(lacking.as_i64() > Some(0), "{lacking}");
+    assert_eq!(
+        there.as_i64().unwrap() + lacking.as_i64().unwrap(),
+        info[0]["accounting"]["logged"][0].as_i64().unwrap()
+    );
+    assert_eq!(info[0]["complete"], false);
     // What is wanted is in the other files.
     let rest = strata()
         .args(["read", "--class", "benign"])

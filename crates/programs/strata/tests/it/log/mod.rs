@@ -8,7 +8,7 @@ mod flow_filters;
 mod flow_times;
 mod grep;
 mod ids;
-mod killed;
+pub(crate) mod killed;
 mod lacking;
 mod model;
 mod names;

@@ -397,6 +397,38 @@ fn files_on_a_disk_that_is_away_are_deleted_once_it_is_back() {
 }
 
 #[test]
+fn info_looks_for_the_files_of_a_log_on_another_disk() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = compacted(dir.path(), "cic2017-sqli", &[]);
+    let [disk, away] = ["disk", "away"].map(|name| dir.path().join(name));
+    let url = format!("file://{}", disk.display());
+    ok(strata().arg("move").arg(&log).arg(&url));
+    let text = ok(strata().arg("info").arg(&log));
+    assert!(text.contains("94 of them moved to other storage"), "{text}");
+    unmounted(&disk, &away, false);
+    let info = |options: &[&str]| {
+        let output = strata().arg("info").arg(&log).args(options).output();
+        let output = output.unwrap();
+        assert_eq!(output.status.code(), Some(1));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let text = info(&[]);
+    let missing = "the file is missing, or its disk is not mounted; its part has";
+    assert!(
+        text.contains(&format!("{url}/packets/")) && text.contains(missing),
+        "{text}"
+    );
+    let json: serde_json::Value = serde_json::from_str(&info(&["--json"])).unwrap();
+    assert_eq!(
+        (&json[0]["complete"], &json[0]["in_log"]["packets"]),
+        (&false.into(), &0.into())
+    );
+    assert_eq!(json[0]["unaccounted_packets"], 94);
+    std::fs::rename(&away, &disk).unwrap();
+    ok(strata().arg("info").arg(&log));
+}
+
+#[test]
 fn reasons_of_an_encrypted_log_without_its_disk_name_the_files_and_not_the_key() {
     let dir = tempfile::tempdir().unwrap();
     let [key, other] = ["one.key", "two.key"].map(|name| dir.path().join(name));

@@ -203,6 +203,74 @@ fn nothing_is_written_over_what_is_read() {
     assert!(refused(generate.arg("--labels").arg(&trace)).contains("again.pcap"));
 }
 
+/// Also of a log that the command does not read.
+#[test]
+fn no_command_writes_over_a_file_of_a_log() {
+    let dir = tempfile::tempdir().unwrap();
+    let [log, other] = ["log", "other"].map(|name| dir.path().join(name));
+    let trace = sqli();
+    record(&trace, &log);
+    record(&trace, &other);
+    ok(strata().arg("compact").arg(&other));
+    record(&trace, &other);
+    let vectors = dir.path().join("a.gpv");
+    let gpv = |name: &str| {
+        let mut command = strata();
+        command.args(["gpv", name, "-r"]);
+        command
+    };
+    ok(gpv("run").arg(&trace).arg("-w").arg(&vectors));
+    let below = |name: &str| {
+        let files = fs::read_dir(other.join(name)).unwrap();
+        let mut files = files.map(|file| file.unwrap().path());
+        files.find(|file| file.is_file()).unwrap()
+    };
+    let targets = [
+        other.join("manifest.json"),
+        other.join("archive.json"),
+        below("blocks"),
+        below("meta"),
+    ];
+    let before = targets.each_ref().map(|file| fs::read(file).unwrap());
+    for target in &targets {
+        let with = |words: &[&str]| {
+            let mut command = strata();
+            command.args(words);
+            command
+        };
+        let mut commands = [
+            with(&["generate", "-c", "10"]),
+            with(&["features"]),
+            with(&["export", "-F", "csv"]),
+            with(&["ask", "packet-counts-per-source", "-F", "csv"]),
+            with(&["collector", "--listen", "127.0.0.1:0"]),
+            gpv("run"),
+            gpv("agent"),
+        ];
+        let [generate, features, export, ask, collector, run, agent] = &mut commands;
+        generate.arg("-o").arg(target);
+        features.arg("-r").arg(&trace).arg("-o").arg(target);
+        export.arg(&log).arg("-w").arg(target);
+        ask.arg("-r").arg(&trace).arg("-w").arg(target);
+        collector.arg("-w").arg(target);
+        run.arg(&trace).arg("-w").arg(target);
+        agent.arg(&vectors).arg("-w").arg(target);
+        for command in &mut commands {
+            let said = refused(command);
+            assert!(said.contains("is a file of the log"), "{command:?}: {said}");
+        }
+    }
+    let after = targets.each_ref().map(|file| fs::read(file).unwrap());
+    assert!(before == after);
+    ok(strata().arg("verify").arg(&other));
+    // A file of the user's own may lie there.
+    for _ in 0..2 {
+        let mut export = strata();
+        export.arg("export").arg(&log).arg("-w");
+        ok(export.arg(other.join("out.pcapng")));
+    }
+}
+
 #[test]
 fn a_terminal_gets_text_alone() {
     let dir = tempfile::tempdir().unwrap();

@@ -449,6 +449,62 @@ fn several_logs_are_merged_by_time() {
     }
 }
 
+/// The first packets of a capture, this number of seconds later; and when the last of them arrived, in whole seconds.
+fn later(seconds: u32) -> (Vec<u8>, u32) {
+    let mut bytes = std::fs::read(mix()).unwrap();
+    let (mut at, mut last) = (24, 0);
+    for _ in 0..100 {
+        let word = |from: usize| u32::from_le_bytes(bytes[from..from + 4].try_into().unwrap());
+        let len = usize::try_from(word(at + 8)).unwrap();
+        let second = word(at) + seconds;
+        last = last.max(second);
+        bytes[at..at + 4].copy_from_slice(&second.to_le_bytes());
+        at += 16 + len;
+    }
+    bytes.truncate(at);
+    (bytes, last)
+}
+
+/// Of several logs, those without a packet in the wanted time are named.
+#[test]
+fn a_log_without_packets_from_the_wanted_time_is_named() {
+    const DAY: u32 = 86_400;
+    let dir = tempfile::tempdir().unwrap();
+    let log = |name: &str, bytes: &[u8]| {
+        let home = dir.path().join(name);
+        std::fs::create_dir(&home).unwrap();
+        let trace = home.join("trace.pcap");
+        std::fs::write(&trace, bytes).unwrap();
+        whole(&trace, &home)
+    };
+    let (early, last) = later(0);
+    let (early, late) = (log("early", &early), log("late", &later(DAY).0));
+    let to = (last + 1).to_string();
+    let hint = |log: &Path| format!("{}: the log has no packets from that time", log.display());
+    for (command, options) in [
+        ("read", &[][..]),
+        ("top", &[]),
+        ("grep", &["."]),
+        ("export", &["-w", "/dev/null"]),
+    ] {
+        let said = |times: &[&str]| {
+            let mut run = strata();
+            run.arg(command).arg(&early).arg(&late);
+            let output = run.args(options).args(times).output().unwrap();
+            assert!(output.status.success(), "{command}: {output:?}");
+            String::from_utf8(output.stderr).unwrap()
+        };
+        let text = said(&["--to", &to]);
+        assert!(text.contains(&hint(&late)), "{command}: {text}");
+        assert!(!text.contains(&hint(&early)), "{command}: {text}");
+        let text = said(&["--from", &to]);
+        assert!(text.contains(&hint(&early)), "{command}: {text}");
+        assert!(!text.contains(&hint(&late)), "{command}: {text}");
+        let text = said(&[]);
+        assert!(!text.contains("no packets from that time"), "{text}");
+    }
+}
+
 #[test]
 fn a_log_that_cannot_be_read_does_not_end_the_others() {
     let dir = tempfile::tempdir().unwrap();

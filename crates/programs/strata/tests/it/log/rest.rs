@@ -2,6 +2,8 @@
 #![allow(clippy::print_stderr, reason = "says why it did not run")]
 
 use std::io::{BufRead as _, BufReader, Read as _};
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -719,4 +721,91 @@ fn opens_with_age(log: &Path, key: &Path, dir: &Path) {
     let name = archive["parts"][0]["files"][0]["name"].as_str().unwrap();
     let table = age(&part_key, &log.join(name), &dir.join("table.parquet"));
     assert!(table.starts_with(b"PAR1") && table.ends_with(b"PAR1"));
+}
+
+#[test]
+fn a_block_file_that_is_a_link_is_not_compacted() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = dir.path().join("log");
+    let trace = data_dir().join("labelled/cic2017-sqli/trace.pcap");
+    ok(&mut record(trace, &log));
+    let file = files(&log.join("blocks"), ".strata").remove(0);
+    let target = dir.path().join("target.strata");
+    std::fs::rename(&file, &target).unwrap();
+    std::os::unix::fs::symlink(&target, &file).unwrap();
+    for command in [&["compact"][..], &["prune", "--keep", "1d", "--yes"]] {
+        let text = failed(strata().args(command).arg(&log));
+        let named = format!("{}: is a symbolic link", file.display());
+        assert!(text.contains(&named), "{text}");
+    }
+    assert!(file.is_symlink() && target.exists());
+    assert!(ok(strata().arg("verify").arg(&log)).contains("94 packets"));
+    std::fs::rename(&target, &file).unwrap();
+    ok(strata().arg("compact").arg(&log));
+}
+
+#[test]
+fn a_log_that_has_lost_its_manifest_is_no_other_directory() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = dir.path().join("log");
+    let trace = data_dir().join("labelled/cic2017-sqli/trace.pcap");
+    ok(&mut record(trace, &log));
+    let lost = |what: &str| {
+        for command in ["read", "info", "verify", "compact"] {
+            let text = failed(strata().arg(command).arg(&log));
+            assert!(
+                text.contains("manifest.json of this log is missing")
+                    && text.contains("restore it from a copy"),
+                "{what}: {command}: {text}"
+            );
+        }
+    };
+    let (manifest, copy) = (log.join("manifest.json"), dir.path().join("copy"));
+    std::fs::rename(&manifest, &copy).unwrap();
+    lost("block files");
+    std::fs::rename(&copy, &manifest).unwrap();
+    ok(strata().arg("compact").arg(&log));
+    std::fs::rename(&manifest, &copy).unwrap();
+    lost("compacted files");
+}
+
+#[test]
+fn who_may_not_change_a_log_is_told_so() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = dir.path().join("log");
+    let trace = data_dir().join("labelled/cic2017-sqli/trace.pcap");
+    ok(&mut record(trace, &log));
+    let open = |path: &Path, mode| {
+        let mode = std::fs::Permissions::from_mode(mode);
+        std::fs::set_permissions(path, mode).unwrap();
+    };
+    for file in files(&log, "") {
+        open(&file, 0o444);
+    }
+    for path in [&log.join("blocks"), &log.join("models"), &log] {
+        open(path, 0o555);
+    }
+    open(dir.path(), 0o755);
+    let move_to = format!("file://{}/moved", dir.path().display());
+    for words in [
+        &["compact"][..],
+        &["prune", "--max-size", "1K"],
+        &["move", &move_to],
+    ] {
+        let mut command = strata();
+        command.arg(words[0]).arg(&log).args(&words[1..]);
+        if rustix::process::geteuid().is_root() {
+            command.uid(65_534).gid(65_534);
+        }
+        let text = failed(&mut command);
+        let said = format!(
+            "{}: cannot lock: Permission denied",
+            log.join("compaction").display()
+        );
+        assert!(
+            text.contains(&said) && text.contains("as the owner of the log"),
+            "{words:?}: {text}"
+        );
+    }
+    open(&log, 0o755);
 }

@@ -788,6 +788,85 @@ fn interrupted_the_log_is_closed_properly() {
     assert!((5_000..20_000).contains(&seen), "{seen} packets");
 }
 
+/// Ctrl-C while a pipe waits: all that has arrived is recorded, whether the pipe has a name or not, and whether what
+/// comes by it is compressed or not.
+#[test]
+fn what_has_arrived_by_a_pipe_is_recorded() {
+    let dir = tempfile::tempdir().unwrap();
+    let whole = std::fs::read(mix_test()).unwrap();
+    // The first 100 packets, by the lengths in their headers.
+    let end = (0..100).fold(24_usize, |at, _| {
+        let len = u32::from_le_bytes(whole[at + 8..at + 12].try_into().unwrap());
+        at + 16 + len as usize
+    });
+    let plain = &whole[..end];
+    let file = dir.path().join("first.pcap");
+    std::fs::write(&file, plain).unwrap();
+    let packed = Command::new("gzip").arg("-c").arg(&file).output().unwrap();
+    let packed = packed.stdout;
+    // A stream that is not over: as many packets as a file that ends there has.
+    let cut = &packed[..packed.len() / 2];
+    let file = dir.path().join("cut.pcap.gz");
+    std::fs::write(&file, cut).unwrap();
+    let log = dir.path().join("cut");
+    ok(&mut record(&file, &log));
+    let of_cut = info(&log)[0]["accounting"]["seen"][0].as_u64().unwrap();
+    assert!((1..100).contains(&of_cut), "{of_cut}");
+    for (index, (is_named, sent, seen)) in [
+        (true, plain, 100),
+        (true, packed.as_slice(), 100),
+        (false, packed.as_slice(), 100),
+        (true, cut, of_cut),
+        (false, cut, of_cut),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let at = |name: &str| dir.path().join(format!("{index}.{name}"));
+        let (log, socket, fifo) = (at("log"), at("socket"), at("fifo"));
+        let input = match is_named {
+            true => fifo.to_str().unwrap(),
+            false => "-",
+        };
+        let mut command = record(input, &log);
+        command.args(["--mode", "log-all", "--socket"]).arg(&socket);
+        command.stdin(Stdio::piped()).stdout(Stdio::null());
+        let mut pipe: Box<dyn Write>;
+        let mut child = if is_named {
+            ok(Command::new("mkfifo").arg(&fifo));
+            let child = command.stderr(Stdio::null()).spawn().unwrap();
+            // For both, so that opening it waits for no reader.
+            let opened = std::fs::OpenOptions::new()
+                .read(true)
+                .write(true)
+                .open(&fifo);
+            pipe = Box::new(opened.unwrap());
+            child
+        } else {
+            let mut child = command.stderr(Stdio::null()).spawn().unwrap();
+            pipe = Box::new(child.stdin.take().unwrap());
+            child
+        };
+        pipe.write_all(sent).unwrap();
+        // What a whole stream has is there before more comes.
+        let least = if seen == 100 { 100 } else { 1 };
+        wait_for(&socket, "what has arrived is read", |status| {
+            let ends = status["packets"].as_array().into_iter().flatten();
+            ends.filter_map(|end| end["packets"].as_u64()).sum::<u64>() >= least
+        });
+        signal(&child, "INT");
+        // The pipe stays open.
+        let ended = child.wait().unwrap();
+        drop(pipe);
+        assert!(ended.success(), "{index}: {ended}");
+        let report = info(&log);
+        assert_eq!(report[0]["accounting"]["seen"][0], seen, "{index}");
+        assert_eq!(report[0]["in_log"]["packets"], seen, "{index}");
+        let warnings = report[0]["warnings"].to_string();
+        assert!(warnings.contains("may have more packets"), "{warnings}");
+    }
+}
+
 /// An input that has sent nothing yet does not hold up Ctrl-C.
 #[test]
 fn interrupted_before_the_first_packet_it_ends() {

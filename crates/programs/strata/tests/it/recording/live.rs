@@ -747,6 +747,14 @@ fn on_a_disk_that_stays_full_the_accounts_are_closed() {
     let (out, err) = recording.ended();
     let recorded = info(&log)[0].clone();
     assert_eq!(recorded["state"], "closed", "{out} {err}");
+    // Totals of what is there say what is not.
+    let mut top = Command::new(env!("CARGO_BIN_EXE_strata"));
+    let top = top.args(["top", "--json"]).arg(&log).output().unwrap();
+    let told = String::from_utf8_lossy(&top.stderr);
+    assert!(
+        told.contains(": the disk was full; what is selected"),
+        "{told}"
+    );
     for said in [
         "the disk is full: packets are dropped",
         "the disk was full: ",

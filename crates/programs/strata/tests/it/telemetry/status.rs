@@ -50,6 +50,32 @@ fn names(dir: &Path) -> String {
 }
 
 #[test]
+fn a_collector_that_was_killed_does_not_run() {
+    let dir = TempDir::new().unwrap();
+    let store = dir.path().join("store");
+    let running = Collector::start(&store, &[]);
+    wait_status(&store, |status| status["running"] == true);
+    let told = |options: &[&str]| ok(telemetry(&store, &["status"]).args(options));
+    let json = || serde_json::from_str::<serde_json::Value>(&told(&["--json"])).unwrap();
+    assert_eq!(json()["running"], true);
+    assert!(!told(&[]).contains("properly"));
+    running.kill();
+    let killed = json();
+    assert_eq!(
+        (&killed["running"], &killed["killed"]),
+        (&false.into(), &true.into())
+    );
+    let text = told(&[]);
+    assert!(text.contains("it did not end properly (killed"), "{text}");
+    // Who asks does not keep the next one from starting, which ends properly.
+    Collector::start(&store, &[]).end();
+    let ended = json();
+    assert_eq!(ended["running"], false);
+    assert!(ended.get("killed").is_none(), "{ended}");
+    assert!(told(&[]).contains(", ended"));
+}
+
+#[test]
 fn the_status_keeps_its_names() {
     let dir = TempDir::new().unwrap();
     let path = |name: &str| dir.path().join(name);

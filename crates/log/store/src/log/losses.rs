@@ -1,0 +1,261 @@
+//! What a log lacks although it should have it.
+#![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
+
+use strata_wire::{DropReason, Ledger, count_of};
+
+use super::{Log, Loss};
+use crate::error::StoreError;
+use crate::manifest::{Recording, State};
+use crate::stored::read_manifest;
+
+/// How warnings of a recording begin that say which packets were lost before it saw them. Logs contain it: that is
+/// how commands that read them recognise these warnings.
+pub const LOST_BEFORE: &str = "lost before Strata";
+
+/// Packets that the recordings of a log should have logged, and that it lacks: not those that a mode, a policy or a
+/// filter left out, and not those that were deleted later. Recordings that are being written do not count.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct Losses {
+    /// Packets that are known to be lost before they were in a file: [`Log::lost_packets`].
+    pub lost: u64,
+    /// Packets that recordings counted as dropped, by the number of their [`DropReason`]; not those in `lost`.
+    pub dropped: [u64; DropReason::ALL.len()],
+    /// Recordings that were not closed, of which more may be lost.
+    pub abrupt: Vec<AbruptEnd>,
+    /// Whether a recording was told of packets that were lost before it saw them.
+    pub is_lost_before: bool,
+}
+
+/// The end of a recording that was not closed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AbruptEnd {
+    /// The recording.
+    pub recording: u32,
+    /// Of captured interfaces: packets that arrived after this time may be lost, ns since 1970; `None` if that is not
+    /// known. Times of a capture file's packets have nothing to do with it.
+    pub after_ns: Option<u64>,
+}
+
+impl Losses {
+    /// The packets of which the number is known.
+    #[must_use]
+    pub fn packets(&self) -> u64 {
+        let dropped = self.dropped.iter().copied();
+        dropped.fold(self.lost, u64::saturating_add)
+    }
+
+    /// What there is to say, each the end of a sentence that begins with the log's name; empty if nothing is missing.
+    /// `time` writes a time in ns since 1970.
+    #[must_use]
+    pub fn texts(&self, time: impl Fn(u64) -> String) -> Vec<String> {
+        let mut texts = Vec::new();
+        if self.lost > 0 {
+            let lost = count_of(self.lost, "packet");
+            texts.push(format!("lost {lost} before they were in a file"));
+        }
+        for reason in DropReason::ALL {
+            let dropped = self.dropped[reason as usize];
+            if dropped > 0 {
+                let why = match reason {
+                    DropReason::DiskFull => "the disk was full",
+                    DropReason::WriteError => "it could not be written",
+                    DropReason::RelayLost => "the relay was lost",
+                    DropReason::CpuBudget => "they were skipped to keep within the CPU budget",
+                };
+                texts.push(format!("lacks {}: {why}", count_of(dropped, "packet")));
+            }
+        }
+        texts.extend(self.abrupt_text(time));
+        if self.is_lost_before {
+            texts.push(String::from(
+                "lacks packets that were lost before Strata saw them",
+            ));
+        }
+        texts
+    }
+
+    fn abrupt_text(&self, time: impl Fn(u64) -> String) -> Option<String> {
+        let how = "ended abruptly (killed, or a power failure)";
+        match self.abrupt[..] {
+            [] => None,
+            [
+                AbruptEnd {
+                    after_ns: Some(ns), ..
+                },
+            ] => Some(format!(
+                "{how}: packets that arrived after {} may be missing",
+                time(ns)
+            )),
+            [_] => Some(format!("{how}: the last packets may be missing")),
+            _ => Some(format!(
+                "has {} that {how}: the last packets of each may be missing",
+                count_of(self.abrupt.len() as u64, "recording")
+            )),
+        }
+    }
+
+    fn add(&mut self, recording: &Recording, loss: Loss) {
+        self.lost = self.lost.saturating_add(loss.packets);
+        match (recording.state, &recording.ledger) {
+            (State::Closed, None) => {}
+            (State::Closed, Some(ledger)) => {
+                let mut dropped = Ledger::from(ledger).dropped.map(|dropped| dropped.packets);
+                // Packets that did not reach a relay were numbered: they are missing there, too.
+                let mut known = loss.packets;
+                for reason in [
+                    DropReason::RelayLost,
+                    DropReason::WriteError,
+                    DropReason::DiskFull,
+                ] {
+                    let dropped = &mut dropped[reason as usize];
+                    let both = known.min(*dropped);
+                    *dropped = dropped.saturating_sub(both);
+                    known = known.saturating_sub(both);
+                }
+                for (sum, dropped) in self.dropped.iter_mut().zip(dropped) {
+                    *sum = sum.saturating_add(dropped);
+                }
+            }
+            (State::Running, _) => self.abrupt.push(AbruptEnd {
+                recording: recording.id,
+                after_ns: loss.checkpoint_ns.filter(|_| recording.live),
+            }),
+        }
+        let mut warnings = recording.warnings.iter();
+        self.is_lost_before |= warnings.any(|warning| warning.starts_with(LOST_BEFORE));
+    }
+}
+
+impl Log {
+    /// What the log lacks, as far as it is known. Reads headers of blocks, and no packets.
+    ///
+    /// # Errors
+    ///
+    /// If a file cannot be read.
+    pub fn losses(&self) -> Result<Losses, StoreError> {
+        let being_written = self.being_written();
+        let mut losses = Losses::default();
+        for recording in self.recordings().iter().filter(|one| !being_written(one)) {
+            if recording.state == State::Closed || !self.was_closed(recording.id)? {
+                losses.add(recording, self.loss(recording)?);
+            }
+        }
+        Ok(losses)
+    }
+
+    /// Whether a recording has been closed since the log was opened.
+    fn was_closed(&self, id: u32) -> Result<bool, StoreError> {
+        let now = read_manifest(self.disk().as_ref())?;
+        let recordings = now.iter().flat_map(|manifest| &manifest.recordings);
+        let mut closed = recordings.filter(|one| one.state == State::Closed);
+        Ok(closed.any(|one| one.id == id))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::manifest::{About, SavedLedger};
+
+    fn recording(id: u32) -> Recording {
+        Recording::begun(id, &About::default(), String::from("model"), 1)
+    }
+
+    fn closed(id: u32, dropped: &[(DropReason, u64)]) -> Recording {
+        let mut ledger = Ledger::default();
+        for &(reason, packets) in dropped {
+            ledger.dropped[reason as usize].packets = packets;
+        }
+        Recording {
+            state: State::Closed,
+            ledger: Some(SavedLedger::from(&ledger)),
+            ..recording(id)
+        }
+    }
+
+    fn texts(losses: &Losses) -> Vec<String> {
+        losses.texts(|ns| format!("{ns} ns"))
+    }
+
+    #[test]
+    fn packets_that_were_dropped_are_said_by_their_reason() {
+        let mut losses = Losses::default();
+        losses.add(&closed(1, &[]), Loss::default());
+        assert_eq!((texts(&losses), losses.packets()), (Vec::new(), 0));
+        let dropped = [(DropReason::DiskFull, 3), (DropReason::CpuBudget, 4)];
+        losses.add(&closed(2, &dropped), Loss::default());
+        losses.add(&closed(3, &dropped[..1]), Loss::default());
+        assert_eq!(
+            texts(&losses),
+            [
+                "lacks 6 packets: the disk was full",
+                "lacks 4 packets: they were skipped to keep within the CPU budget"
+            ]
+        );
+        assert_eq!(losses.packets(), 10);
+    }
+
+    /// A switch counts packets that a relay lacks, and the relay finds the gap.
+    #[test]
+    fn packets_that_are_missing_at_a_relay_count_once() {
+        let loss = Loss {
+            packets: 5,
+            ..Loss::default()
+        };
+        for (counted, sum) in [(0, 5), (3, 5), (5, 5), (7, 7)] {
+            let mut losses = Losses::default();
+            losses.add(&closed(1, &[(DropReason::RelayLost, counted)]), loss);
+            assert_eq!((losses.lost, losses.packets()), (5, sum));
+        }
+    }
+
+    #[test]
+    fn an_end_that_was_not_closed_is_said_even_if_no_loss_is_known() {
+        let loss = Loss {
+            checkpoint_ns: Some(7),
+            ..Loss::default()
+        };
+        let mut of_file = Losses::default();
+        of_file.add(&recording(1), loss);
+        assert_eq!(of_file.packets(), 0);
+        assert_eq!(
+            texts(&of_file),
+            ["ended abruptly (killed, or a power failure): the last packets may be missing"]
+        );
+        let mut live = Losses::default();
+        let captured = Recording {
+            live: true,
+            ..recording(1)
+        };
+        live.add(&captured, loss);
+        assert_eq!(
+            texts(&live),
+            [
+                "ended abruptly (killed, or a power failure): packets that arrived after 7 ns may be missing"
+            ]
+        );
+        live.add(&recording(2), loss);
+        assert_eq!(
+            texts(&live),
+            [
+                "has 2 recordings that ended abruptly (killed, or a power failure): the last packets of each may be missing"
+            ]
+        );
+    }
+
+    #[test]
+    fn losses_before_a_recording_are_said() {
+        let mut losses = Losses::default();
+        let told = Recording {
+            warnings: vec![format!(
+                "{LOST_BEFORE}, kernel (eth0 ring): 3 packets; advice"
+            )],
+            ..closed(1, &[])
+        };
+        losses.add(&told, Loss::default());
+        assert_eq!(
+            texts(&losses),
+            ["lacks packets that were lost before Strata saw them"]
+        );
+    }
+}
