@@ -9,9 +9,11 @@ of `archive.json`, in one snapshot: a publication that was killed, or whose fate
 made good by the next one, and no file is in a table twice.
 """
 
+import hashlib
 import json
 import random
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -26,6 +28,7 @@ from pyiceberg.exceptions import (
     NamespaceAlreadyExistsError,
     NoSuchTableError,
     TableAlreadyExistsError,
+    ValidationException,
 )
 from pyiceberg.expressions import EqualTo
 from pyiceberg.io.pyarrow import (
@@ -52,6 +55,8 @@ PARTITIONS = ("sensor", "hour", "retention")
 PARTITION_ID = 1001
 # Attempts to commit while other sensors commit too.
 ATTEMPTS = 50
+# pyiceberg would append the same files again, to a table that has them meanwhile.
+NO_RETRIES = {"commit.retry.num-retries": "0"}
 
 
 class LakeError(RuntimeError):
@@ -94,10 +99,20 @@ def catalog(name: str, warehouse: str | None) -> Catalog:
     return load_catalog("strata", type=kind, uri=name, **properties)
 
 
-def part_files(log: Path, table: str) -> list[PartFile]:
-    """The files of a table of a log, as `archive.json` lists them."""
+def identity(log: Path) -> str:
+    """What tells this log from all others, wherever it is."""
     # Raises an error if there is no log.
-    logs.files(log, table)
+    logs.files(log, "packets")
+    recordings = json.loads((log / "manifest.json").read_text())["recordings"]
+    if not recordings:
+        raise LakeError(f"{log}: nothing was recorded yet")
+    first = recordings[0]
+    of = json.dumps([first["started_ns"], first["hash_seed"]])
+    return hashlib.sha256(of.encode()).hexdigest()[:32]
+
+
+def part_files(log: Path, table: str) -> list[PartFile]:
+    """The files of a table of a log, as `archive.json` lists them now."""
     archive = log / "archive.json"
     if not archive.exists():
         raise LakeError(f"{log}: nothing is compacted yet: run `strata compact {log}`")
@@ -114,6 +129,10 @@ def part_files(log: Path, table: str) -> list[PartFile]:
                 )
             # Locations are plain text: nothing in them is escaped.
             url = name if "://" in name else f"file://{log.resolve() / name}"
+            if "#" in url or "?" in url:
+                raise LakeError(
+                    f"{url}: no engine finds a file with # or ? in its name: rename the directory"
+                )
             found.append(PartFile(url, file["bytes"], part["hour"], part["retention"]))
     return found
 
@@ -125,39 +144,35 @@ def publish(
     sensor: str,
     *,
     warehouse: str | None = None,
-    moved: bool = False,
+    replace: bool = False,
 ) -> list[Published]:
     """Makes the tables `NAMESPACE.packets` and `NAMESPACE.flows` have exactly the compacted files
     of this log, as those of this sensor; they are created if they are not there.
 
-    With `moved`, the log was in another directory before. Raises `LakeError`, or an error of the
-    catalog."""
+    With `replace`, the log takes the place of another one of this sensor. Raises `LakeError`, or
+    an error of the catalog."""
     log = Path(log)
-    wanted = {table: part_files(log, table) for table in TABLES}
-    if not any(wanted.values()):
-        raise LakeError(f"{log}: nothing is compacted yet: run `strata compact {log}`")
+    log_id = identity(log)
+    first = {table: part_files(log, table) for table in TABLES}
     lake = catalog(catalog_name, warehouse)
     with suppress(NamespaceAlreadyExistsError):
         lake.create_namespace(namespace)
-    places = {f"file://{log.resolve()}/"}
     published = []
-    for table, files in wanted.items():
-        places |= {place_of(file.url, table) for file in files}
-        there = _table(lake, f"{namespace}.{table}", files)
-        published.append(_synchronise(there, files, sensor, sorted(places), moved))
+    for table in TABLES:
+        name = f"{namespace}.{table}"
+        there = _table(lake, name, first[table])
+        if there is None:
+            raise LakeError(f"{log}: nothing is compacted yet: run `strata compact {log}`")
+        published.append(_synchronise(there, log, table, sensor, log_id, replace))
     return published
 
 
-def place_of(url: str, table: str) -> str:
-    """Where the files of a log are, of one of them."""
-    return url.rsplit(f"{table}/hour=", 1)[0]
-
-
-def _table(lake: Catalog, name: str, files: list[PartFile]) -> Table:
+def _table(lake: Catalog, name: str, files: list[PartFile]) -> Table | None:
+    """The table, created if there are files for it."""
     with suppress(NoSuchTableError):
         return lake.load_table(name)
     if not files:
-        raise LakeError(f"{name}: no such table yet, and the log has no files for it")
+        return None
     schema, mapping = _schema(lake, files[0])
     fields = [
         PartitionField(PARTITION_ID + at, 1000 + at, IdentityTransform(), column)
@@ -171,6 +186,7 @@ def _table(lake: Catalog, name: str, files: list[PartFile]) -> Table:
             properties={
                 "format-version": "2",
                 "schema.name-mapping.default": mapping.model_dump_json(),
+                **NO_RETRIES,
             },
         )
     except TableAlreadyExistsError:
@@ -195,39 +211,48 @@ def _schema(lake: Catalog, file: PartFile) -> tuple[Schema, NameMapping]:
 
 
 def _synchronise(
-    table: Table, files: list[PartFile], sensor: str, places: list[str], moved: bool
+    table: Table, log: Path, kind: str, sensor: str, log_id: str, replace: bool
 ) -> Published:
-    """Gives the table the files of this sensor, all in one snapshot, unless it has them."""
+    """Gives the table the files of this log as those of the sensor, all in one snapshot, unless
+    it has them."""
     name = ".".join(table.name())
-    mine = f"strata.places.{sensor}"
-    made: dict[str, DataFile] = {}
+    mine = f"strata.log.{sensor}"
+    if any(table.properties.get(key) != value for key, value in NO_RETRIES.items()):
+        with table.transaction() as transaction:
+            transaction.set_properties(NO_RETRIES)
+        table = table.refresh()
+    made: dict[PartFile, DataFile] = {}
     for attempt in range(ATTEMPTS):
-        before = json.loads(table.properties.get(mine, "[]"))
-        known = set(before) | set(places) if moved or not before else set(before)
-        if before and not moved and not set(before) & set(places):
+        before = table.properties.get(mine)
+        if before not in (None, log_id) and not replace:
             raise LakeError(
-                f"{name}: sensor '{sensor}' publishes a log in {', '.join(before)} there: give "
-                "this one another --sensor, or --moved if it is the same log in another place"
+                f"{name}: another log is published as sensor '{sensor}' there: give this one "
+                "another --sensor, or --replace if it takes the place of that one"
             )
-        there = {
-            file.file_path: file
-            for file in _files_of(table, sensor)
-            if file.file_path.startswith(tuple(known | set(places)))
+        there = Counter()
+        listed = {}
+        for file in _files_of(table, sensor):
+            there[file.file_path] += 1
+            listed[file.file_path] = file
+        # Read after the table: a publication of an earlier state cannot be committed over a later.
+        wanted = {file.url: file for file in part_files(log, kind)}
+        kept = {
+            url
+            for url, file in wanted.items()
+            if there[url] == 1 and listed[url].file_size_in_bytes == file.bytes and before == log_id
         }
-        wanted = {file.url: file for file in files}
-        added = [file for url, file in wanted.items() if url not in there]
-        removed = [file for url, file in there.items() if url not in wanted]
-        for file in added:
-            if file.url not in made:
-                made[file.url] = _data_file(table, file, sensor)
-        now = sorted(known | set(places))
-        if not added and not removed and now == sorted(before):
+        added = [file for url, file in wanted.items() if url not in kept]
+        removed = [file for url, file in listed.items() if url not in kept]
+        if not added and not removed and before == log_id:
             return _published(table, sensor, 0, 0)
+        for file in added:
+            if file not in made:
+                made[file] = _data_file(table, file, sensor)
         try:
-            _commit(table, [made[file.url] for file in added], removed, {mine: json.dumps(now)})
+            _commit(table, [made[file] for file in added], removed, {mine: log_id})
             return _published(table, sensor, len(added), len(removed))
-        except (CommitFailedException, CommitStateUnknownException):
-            # Another sensor was faster, or nobody knows: what the table has now tells.
+        except (CommitFailedException, CommitStateUnknownException, ValidationException):
+            # Another one was faster, or it is not known: the table now says what is left to do.
             time.sleep(random.uniform(0, 0.05 * min(attempt + 1, 20)))
             table = table.refresh()
     raise LakeError(

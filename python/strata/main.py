@@ -4,6 +4,7 @@ import argparse
 import json
 import logging
 import os
+import re
 import sys
 import warnings
 from collections.abc import Iterable
@@ -212,7 +213,7 @@ def parser() -> argparse.ArgumentParser:
     publish.add_argument("--warehouse", metavar="URI")
     publish.add_argument("--namespace", required=True, metavar="NAME")
     publish.add_argument("--sensor", required=True, metavar="NAME")
-    publish.add_argument("--moved", action="store_true")
+    publish.add_argument("--replace", action="store_true")
     publish.add_argument("--json", action="store_true")
     return whole
 
@@ -416,13 +417,14 @@ def _publish(args: argparse.Namespace) -> None:
             args.namespace,
             args.sensor,
             warehouse=args.warehouse,
-            moved=args.moved,
+            replace=args.replace,
         )
     except (lake.LakeError, LogError) as error:
         raise ProgramError(str(error)) from error
     except Exception as error:
         # Of catalogs, databases and stores, whose errors have nothing in common.
-        raise ProgramError(f"{args.catalog}: {type(error).__name__}: {error}") from error
+        name = re.sub("//[^/@]*@", "//...@", args.catalog)
+        raise ProgramError(f"{name}: {type(error).__name__}: {error}") from error
     left = not_compacted(args.log)
     problem = lake.not_there(args.log, left) if left else None
     print(lake.printed(published, problem, args.json))

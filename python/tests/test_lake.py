@@ -104,13 +104,16 @@ def test_tables_have_what_the_logs_have(strata, tmp_path, site):
 def test_a_sensor_has_one_log(strata, tmp_path, site):
     first, second = (record(strata, tmp_path, seed) for seed in (1, 2))
     lake.publish(first, site[0], "site", "edge", warehouse=site[1])
-    with pytest.raises(lake.LakeError, match="another --sensor, or --moved"):
+    with pytest.raises(lake.LakeError, match="another --sensor, or --replace"):
         lake.publish(second, site[0], "site", "edge", warehouse=site[1])
+    lake.publish(second, site[0], "site", "edge", warehouse=site[1], replace=True)
+    is_whole(site, {"edge": second})
+    lake.publish(first, site[0], "site", "edge", warehouse=site[1], replace=True)
+    is_whole(site, {"edge": first})
+    # The same log in another place.
     elsewhere = tmp_path / "elsewhere"
     shutil.move(first, elsewhere)
-    with pytest.raises(lake.LakeError, match="--moved"):
-        lake.publish(elsewhere, site[0], "site", "edge", warehouse=site[1])
-    lake.publish(elsewhere, site[0], "site", "edge", warehouse=site[1], moved=True)
+    lake.publish(elsewhere, site[0], "site", "edge", warehouse=site[1])
     is_whole(site, {"edge": elsewhere})
     # Files on another disk are in the tables under their URL.
     run(strata, "move", elsewhere, f"file://{tmp_path}/archive")
@@ -136,16 +139,51 @@ def test_publications_that_are_killed_leave_each_row_once(strata, tmp_path, site
         ]
         for one in working:
             one.start()
-        time.sleep(chance.uniform(0, 0.5))
-        for one in chance.sample(working, 2):
+        time.sleep(chance.uniform(0, 1))
+        killed = chance.sample(working, 2)
+        for one in killed:
             os.kill(one.pid, signal.SIGKILL)
         for one in working:
             one.join()
+            assert one.exitcode == 0 or one in killed
         for made in logs.values():
             run(strata, "prune", made, "--max-size", f"{chance.randrange(150, 400)}k", "--yes")
     for sensor, made in logs.items():
         _publish(made, site, sensor)
     is_whole(site, logs)
+
+
+def test_a_log_that_is_published_twice_at_once_has_each_row_once(strata, tmp_path, site):
+    made = record(strata, tmp_path, 1)
+    context = multiprocessing.get_context("fork")
+    for _ in range(5):
+        working = [context.Process(target=_publish, args=(made, site, "edge")) for _ in range(3)]
+        for one in working:
+            one.start()
+        for one in working:
+            one.join()
+            assert one.exitcode == 0
+        is_whole(site, {"edge": made})
+        run(strata, "record", "-r", tmp_path / "1-0.pcap", "-o", made, "--quiet")
+        run(strata, "compact", made, "--quiet")
+
+
+def test_files_that_are_in_a_table_twice_or_not_at_all_are_mended(strata, tmp_path, site):
+    made = record(strata, tmp_path, 1)
+    _publish(made, site, "edge")
+    table = lake.catalog(*site).load_table("site.packets")
+    listed = [task.file for task in table.scan().plan_files()]
+    with table.transaction() as transaction:
+        with transaction.update_snapshot().fast_append() as twice:
+            twice.append_data_file(listed[0])
+        with transaction.update_snapshot().overwrite() as gone:
+            gone.delete_data_file(listed[1])
+    _publish(made, site, "edge")
+    is_whole(site, {"edge": made})
+    # A log of which everything was deleted has nothing in the tables.
+    run(strata, "prune", made, "--keep", "1d", "--yes")
+    _publish(made, site, "edge")
+    assert not rows(site, "packets", "sensor")
 
 
 def test_what_cannot_be_published_is_an_error_that_says_what_to_do(strata, tmp_path, site):

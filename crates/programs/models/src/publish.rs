@@ -52,9 +52,9 @@ pub(crate) struct Args {
     #[arg(long, value_name = "NAME")]
     sensor: Option<String>,
 
-    /// Accept that the log was in another place when it was last published.
+    /// Take the place of another log that was published as this sensor: its files leave the tables.
     #[arg(long)]
-    moved: bool,
+    replace: bool,
 
     /// Print the result as JSON.
     #[arg(long)]
@@ -80,7 +80,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     }
     line.option("--namespace", &args.namespace);
     line.option("--sensor", &sensor);
-    line.flag("--moved", args.moved);
+    line.flag("--replace", args.replace);
     line.flag("--json", args.json);
     strata_training::python::run(line.names([args.log.clone()]))
 }

@@ -73,6 +73,9 @@ pub(super) struct AppArgs {
 /// Maximum memory for records of all senders.
 const RECORDS_BYTES_MAX: u64 = 1 << 30;
 
+/// Switches of which the state is kept, also if they are no longer heard.
+const STATES_MAX: usize = 64;
+
 /// Of applications that do not need a flow in one piece.
 const SHORT: ReassemblyOptions = ReassemblyOptions {
     flows: 8192,
@@ -110,39 +113,47 @@ trait App {
 
 /// Where the rows of a switch go.
 struct Out<'a> {
-    /// The number of the switch, the first cell of each row.
-    switch: u32,
+    /// The switch, the first cell of each row.
+    switch: &'a str,
     rows: &'a mut Rows,
 }
 
 /// Records into the states of an application.
 struct Taking<'a, A: App> {
     app: &'a A,
-    states: HashMap<Sender, A::State>,
+    states: HashMap<Sender, (String, A::State)>,
     rows: Rows,
     packets: u64,
+    /// Packets of vectors without a column that is needed, and its name.
+    without: u64,
+    lacks: Option<&'static str>,
+    /// Packets of switches for which there was no room.
+    refused: u64,
     seed: u64,
     failure: Option<anyhow::Error>,
 }
 
 impl<A: App> Taking<'_, A> {
     fn take(&mut self, given: &GivenRecord<'_>) -> Result<()> {
+        let packets = given.record.count() as u64;
         let lacks = Columns(self.app.needs().0 & !given.known.0);
         if let Some(column) = lacks.iter().next() {
-            let name = name_of(column);
-            return Err(refuse(format!(
-                "the vectors of {} carry no {name}, which this needs",
-                given.name
-            )));
+            // Anyone may send such vectors; those of others are taken.
+            self.without = self.without.saturating_add(packets);
+            self.lacks = Some(name_of(column));
+            return Ok(());
         }
-        let switch = given.sender.cache.expect("vectors of this form have it");
-        let packets = given.record.count() as u64;
+        let has_room = self.states.len() < STATES_MAX;
+        if !has_room && !self.states.contains_key(&given.sender) {
+            self.refused = self.refused.saturating_add(packets);
+            return Ok(());
+        }
         self.packets = self.packets.saturating_add(packets);
         let (app, seed) = (self.app, self.seed);
         let state = self.states.entry(given.sender);
-        let state = state.or_insert_with(|| app.begin(seed));
+        let (switch, state) = state.or_insert_with(|| (switch_text(given.name), app.begin(seed)));
         let mut out = Out {
-            switch,
+            switch: &*switch,
             rows: &mut self.rows,
         };
         app.take(state, given.record, &mut out)
@@ -151,13 +162,29 @@ impl<A: App> Taking<'_, A> {
     /// Gives the rows that wait for the end. What the rows lack.
     fn finish(self) -> Result<(Rows, u64, Vec<String>)> {
         let mut rows = self.rows;
+        let mut lacks = Vec::new();
+        if let Some(name) = self.lacks {
+            if self.packets == 0 {
+                return Err(refuse(format!(
+                    "the vectors carry no {name}, which this needs"
+                )));
+            }
+            lacks.push(format!(
+                "{} left out, whose vectors carry no {name}",
+                count_of(self.without, "packet")
+            ));
+        }
+        if self.refused > 0 {
+            lacks.push(format!(
+                "{} left out, of more than {STATES_MAX} switches",
+                count_of(self.refused, "packet")
+            ));
+        }
         let mut states: Vec<_> = self.states.into_iter().collect();
         states.sort_unstable_by_key(|(sender, _)| *sender);
-        let mut lacks = Vec::new();
-        for (sender, state) in states {
-            let switch = sender.cache.expect("vectors of this form have it");
+        for (_, (switch, state)) in states {
             let mut out = Out {
-                switch,
+                switch: &switch,
                 rows: &mut rows,
             };
             lacks.extend(self.app.finish(state, &mut out)?);
@@ -196,6 +223,11 @@ fn name_of(column: Column) -> &'static str {
     named
         .map(|(name, _)| *name)
         .expect("every column has a name")
+}
+
+/// A switch in words: its number, behind its address and # if vectors come by UDP.
+fn switch_text(name: &str) -> String {
+    name.trim_start_matches('#').to_owned()
 }
 
 /// An address of a flow.
@@ -241,6 +273,9 @@ fn run<A: App>(
         states: HashMap::new(),
         rows,
         packets: 0,
+        without: 0,
+        lacks: None,
+        refused: 0,
         seed,
         failure: None,
     };
@@ -259,7 +294,7 @@ fn run<A: App>(
     let mut incomplete: Vec<_> = missing.incomplete.into_iter().chain(lacks).collect();
     if app.is_of_flows() && read.received.early > 0 {
         incomplete.push(format!(
-            "{} cut short, since there was room for {} at once: their rows are of a part of a flow",
+            "{} were cut short, since there was room for {} at once: their rows are of a part of a flow",
             count_of(read.received.early, "flow"),
             grouped(reassembly.flows.into())
         ));
@@ -269,7 +304,7 @@ fn run<A: App>(
     }
     ended.map_err(failed)?;
     if !incomplete.is_empty() {
-        bail!("the answer is incomplete");
+        bail!("the rows are incomplete");
     }
     Ok(())
 }

@@ -191,7 +191,8 @@ pub fn parse_time(text: &str, reference_ns: u64) -> Result<u64> {
     if let Ok(local) = text.parse::<jiff::civil::DateTime>() {
         return to_ns(local.to_zoned(zone()?)?.timestamp());
     }
-    if text.contains(':') {
+    // A name of a zone would be ignored.
+    if text.contains(':') && !text.contains('[') {
         if let Some(time) = clock_of_zone(text, reference_ns)? {
             return to_ns(time);
         }

@@ -58,7 +58,7 @@ impl Losses {
             if dropped > 0 {
                 let why = match reason {
                     DropReason::DiskFull => "the disk was full",
-                    DropReason::WriteError => "it could not be written",
+                    DropReason::WriteError => "they could not be written",
                     DropReason::RelayLost => "the relay was lost",
                     DropReason::CpuBudget => "they were skipped to keep within the CPU budget",
                 };
@@ -83,10 +83,12 @@ impl Losses {
                     after_ns: Some(ns), ..
                 },
             ] => Some(format!(
-                "{how}: packets that arrived after {} may be missing",
+                "has a recording that {how}: packets that arrived after {} may be missing",
                 time(ns)
             )),
-            [_] => Some(format!("{how}: the last packets may be missing")),
+            [_] => Some(format!(
+                "has a recording that {how}: the last packets may be missing"
+            )),
             _ => Some(format!(
                 "has {} that {how}: the last packets of each may be missing",
                 count_of(self.abrupt.len() as u64, "recording")
@@ -220,7 +222,9 @@ mod tests {
         assert_eq!(of_file.packets(), 0);
         assert_eq!(
             texts(&of_file),
-            ["ended abruptly (killed, or a power failure): the last packets may be missing"]
+            [
+                "has a recording that ended abruptly (killed, or a power failure): the last packets may be missing"
+            ]
         );
         let mut live = Losses::default();
         let captured = Recording {
@@ -231,7 +235,7 @@ mod tests {
         assert_eq!(
             texts(&live),
             [
-                "ended abruptly (killed, or a power failure): packets that arrived after 7 ns may be missing"
+                "has a recording that ended abruptly (killed, or a power failure): packets that arrived after 7 ns may be missing"
             ]
         );
         live.add(&recording(2), loss);

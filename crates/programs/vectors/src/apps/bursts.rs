@@ -33,7 +33,7 @@ pub(in super::super) struct BurstsArgs {
     app: AppArgs,
 
     /// Set which packets met a long queue: high-queue (those that the switch marked so), ecn (those
-    /// marked \"congestion experienced\" on the way), depth:N (those that found at least N in the
+    /// marked "congestion experienced" on the way), depth:N (those that found at least N in the
     /// queue, in the unit of the switch), or model:RATE/BYTES (those that would find more than BYTES
     /// in one queue that all packets go through, sent at RATE bits per second, as in model:10G/1M).
     #[arg(long, value_name = "WHEN", default_value = "high-queue", value_parser = when)]
@@ -165,7 +165,7 @@ impl Queue {
             for (rank, source) in (1..).zip(&burst.sources) {
                 let address = address(source.family, source.address);
                 out.rows.push(&[
-                    Cell::U32(out.switch),
+                    Cell::Text(out.switch),
                     Cell::U64(self.number),
                     Cell::U64(burst.first_ns),
                     Cell::U64(burst.start_ns),
@@ -211,7 +211,7 @@ impl App for Diagnosis {
     }
 
     fn take(&self, queue: &mut Queue, record: &Record<'_, Full>, out: &mut Out<'_>) -> Result<()> {
-        queue.bursts.take(out.switch, record);
+        queue.bursts.take(0, record);
         queue.give(out)
     }
 
@@ -221,10 +221,14 @@ impl App for Diagnosis {
         let counters = queue.bursts.counters();
         let lacks = [
             (counters.late, "came later than --hold allows"),
-            (counters.refused, "of more hosts than there is room for"),
             (
-                counters.cut.saturating_add(counters.hurried),
-                "would have waited for more than --packets-max",
+                counters.refused,
+                "were of more hosts than there is room for",
+            ),
+            (counters.cut, "were left out of walks (--packets-max)"),
+            (
+                counters.hurried,
+                "were diagnosed before --hold was over (--packets-max)",
             ),
         ];
         let lacks = lacks.iter().filter(|(packets, _)| *packets > 0);

@@ -20,7 +20,8 @@ use crate::flows::REASSEMBLY;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 A row is one direction of a conversation, split after a minute and after 1,024 packets, as in
-`strata gpv features`: its class, and the share of the forest's votes for it.
+`strata gpv features`: its class, and the share of the forest's votes for it. Vectors of at most 4
+switches are taken at the same time.
 
 Examples:
   strata gpv features -r trace.pcap --labels labels.csv -o flows.csv
@@ -96,7 +97,7 @@ impl Classifying {
             let (key, first_ns, flow) = flow.expect("a class for each flow");
             let [src, dst] = [key.source(), key.destination()];
             out.rows.push(&[
-                Cell::U32(out.switch),
+                Cell::Text(out.switch),
                 Cell::U64(first_ns),
                 Cell::Text(&address(key.family(), src.address)),
                 Cell::U64(src.port.into()),
@@ -146,7 +147,7 @@ impl App for Classifying {
         let first_ns = first_ns.expect("a record has packets");
         let flow = (*record.key(), first_ns, FlowRecord::of(record));
         flows.waiting.push_back(flow);
-        flows.classifier.take(out.switch, record);
+        flows.classifier.take(0, record);
         self.give(flows, out)
     }
 

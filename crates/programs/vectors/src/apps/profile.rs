@@ -95,9 +95,9 @@ impl App for Profiling {
         &self,
         profiler: &mut Profiler,
         record: &Record<'_, Full>,
-        out: &mut Out<'_>,
+        _out: &mut Out<'_>,
     ) -> Result<()> {
-        profiler.take(out.switch, record);
+        profiler.take(0, record);
         Ok(())
     }
 
@@ -120,7 +120,7 @@ impl App for Profiling {
             match self.each {
                 true => {
                     for time in times {
-                        let cells = [Cell::U32(out.switch), Cell::Text(&host), Cell::U64(time)];
+                        let cells = [Cell::Text(out.switch), Cell::Text(&host), Cell::U64(time)];
                         out.rows.push(&cells)?;
                     }
                 }
@@ -129,7 +129,7 @@ impl App for Profiling {
         }
         Ok((cut > 0).then(|| {
             format!(
-                "switch {}: {} left out: --packets-max, or 100,000 hosts, were reached",
+                "switch {}: {} left out: there is room for --packets-max packets of 100,000 hosts",
                 out.switch,
                 count_of(cut, "packet")
             )
@@ -153,7 +153,7 @@ fn summary(host: &str, times: &[u64], out: &mut Out<'_>) -> Result<()> {
         gaps.get(rank.saturating_sub(1)).copied()
     };
     out.rows.push(&[
-        Cell::U32(out.switch),
+        Cell::Text(out.switch),
         Cell::Text(host),
         Cell::U64(times.len() as u64),
         Cell::U64(first),

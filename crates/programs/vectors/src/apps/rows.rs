@@ -54,13 +54,11 @@ pub(super) struct Column {
 const TIME: &str = "ns since 1970";
 
 /// The switch that sent the vectors, the first column of every application.
-pub(super) const SWITCH: Column = Column {
-    name: "switch",
-    kind: Kind::U32,
-    unit: "",
-    description: "number of the switch",
-    width: 6,
-};
+pub(super) const SWITCH: Column = words(
+    "switch",
+    "number of the switch, behind its address and # if vectors came by UDP",
+    6,
+);
 
 /// A column of numbers.
 pub(super) const fn number(

@@ -89,14 +89,14 @@ impl Missing {
             (
                 read.overwritten,
                 "datagram",
-                "overwritten in the ring before being read",
+                "were overwritten in the ring before they were read",
             ),
         ];
         let ignored = [
             (
                 received.before,
                 "vector",
-                "sent before this command listened",
+                "were sent before this command listened",
             ),
             (
                 received.stale,
@@ -116,7 +116,7 @@ impl Missing {
             incomplete: lost
                 .map(|(count, what, why)| {
                     let lost = count_of(count, what);
-                    format!("{lost} {why}: their packets are in no answer")
+                    format!("{lost} {why}: their packets are missing")
                 })
                 .chain(cut)
                 .collect(),

@@ -143,7 +143,7 @@ fn what_was_lost_on_the_way_makes_an_answer_incomplete() {
     assert_eq!(output.status.code(), Some(1));
     let said = String::from_utf8(output.stderr).unwrap();
     assert!(
-        said.contains("never arrived: their packets are in no answer"),
+        said.contains("never arrived: their packets are missing"),
         "{said}"
     );
     // The rest is answered, and nothing is there twice.
