@@ -377,10 +377,12 @@ fn youngest_row(generations: &GenerationsStatus) -> String {
 
 /// What a store's process has said last. If none writes the store any more, though it said that it runs, it was killed.
 fn read_status(store: &Path) -> Result<Value> {
-    let is_written = telemetry_is_written(store);
+    let is_idle = || telemetry_is_written(store) == Some(false);
+    let was_idle = is_idle();
     let text = telemetry_status(store)?.context("the collector has not reported its status yet")?;
     let mut status: Value = serde_json::from_str(&text).context("status.json is damaged")?;
-    if status["running"] == true && is_written == Some(false) {
+    // One that has just begun wrote its status in between.
+    if status["running"] == true && was_idle && is_idle() {
         status["running"] = false.into();
         status["killed"] = true.into();
     }

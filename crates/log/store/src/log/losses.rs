@@ -75,7 +75,7 @@ impl Losses {
     }
 
     fn abrupt_text(&self, time: impl Fn(u64) -> String) -> Option<String> {
-        let how = "ended abruptly (killed, or a power failure)";
+        let how = "ended abruptly (killed, a power failure, or a relay that was stopped)";
         match self.abrupt[..] {
             [] => None,
             [
@@ -223,7 +223,7 @@ mod tests {
         assert_eq!(
             texts(&of_file),
             [
-                "has a recording that ended abruptly (killed, or a power failure): the last packets may be missing"
+                "has a recording that ended abruptly (killed, a power failure, or a relay that was stopped): the last packets may be missing"
             ]
         );
         let mut live = Losses::default();
@@ -235,14 +235,14 @@ mod tests {
         assert_eq!(
             texts(&live),
             [
-                "has a recording that ended abruptly (killed, or a power failure): packets that arrived after 7 ns may be missing"
+                "has a recording that ended abruptly (killed, a power failure, or a relay that was stopped): packets that arrived after 7 ns may be missing"
             ]
         );
         live.add(&recording(2), loss);
         assert_eq!(
             texts(&live),
             [
-                "has 2 recordings that ended abruptly (killed, or a power failure): the last packets of each may be missing"
+                "has 2 recordings that ended abruptly (killed, a power failure, or a relay that was stopped): the last packets of each may be missing"
             ]
         );
     }

@@ -55,6 +55,11 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let bytes = bytes_of(&Log::on(Arc::clone(&disk))?);
     let progress = Progress::unless(args.quiet.is_quiet(), || Progress::up_to_bytes(bytes));
     let log = Log::on(progress.watch(disk))?;
+    // Packets of blocks that are damaged count as lost below.
+    let others = Losses {
+        lost: 0,
+        ..log.losses()?
+    };
     let verified = verify(&log, args.key.read()?.as_ref())?;
     drop(progress);
     let ended = match verified.damage.len() {
@@ -64,11 +69,6 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             count_of(places as u64, "damaged place"),
             args.log.display()
         )),
-    };
-    // Packets of blocks that are damaged count as lost here.
-    let others = Losses {
-        lost: 0,
-        ..log.losses()?
     };
     let others_packets = others.packets();
     let others = others.texts(time).into_iter();

@@ -192,7 +192,10 @@ fn an_abrupt_end_is_said_even_if_no_packet_is_known_to_be_lost() {
         (recording.ended_ns, recording.ledger) = (None, None);
     });
     assert_eq!(info(&log)["lost_packets"], 0);
-    for (command, told) in all_say(&log, "ended abruptly (killed, or a power failure)") {
+    for (command, told) in all_say(
+        &log,
+        "ended abruptly (killed, a power failure, or a relay that was stopped)",
+    ) {
         assert_eq!(told["lost_packets"], 0, "{command}: {told:#}");
         // Nothing is damaged.
         assert_eq!(told["complete"], command == "verify", "{command}: {told:#}");
