@@ -45,6 +45,7 @@ from pyiceberg.table.name_mapping import MappedField, NameMapping
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.typedef import Record
 from pyiceberg.types import NestedField, StringType
+from sqlalchemy.exc import DatabaseError, IntegrityError
 
 from . import log as logs
 
@@ -96,7 +97,12 @@ def catalog(name: str, warehouse: str | None) -> Catalog:
         raise LakeError(
             f"{name}: a catalog in a database needs --warehouse, such as file:///srv/lake"
         )
-    return load_catalog("strata", type=kind, uri=name, **properties)
+    try:
+        return load_catalog("strata", type=kind, uri=name, **properties)
+    except DatabaseError:
+        # Another sensor may have created the catalog's own tables at the same time.
+        time.sleep(0.1)
+        return load_catalog("strata", type=kind, uri=name, **properties)
 
 
 def identity(log: Path) -> str:
@@ -155,7 +161,8 @@ def publish(
     log_id = identity(log)
     first = {table: part_files(log, table) for table in TABLES}
     lake = catalog(catalog_name, warehouse)
-    with suppress(NamespaceAlreadyExistsError):
+    # The second: of a database, if another sensor creates it at the same time.
+    with suppress(NamespaceAlreadyExistsError, IntegrityError):
         lake.create_namespace(namespace)
     published = []
     for table in TABLES:

@@ -156,7 +156,7 @@ def test_publications_that_are_killed_leave_each_row_once(strata, tmp_path, site
 def test_a_log_that_is_published_twice_at_once_has_each_row_once(strata, tmp_path, site):
     made = record(strata, tmp_path, 1)
     context = multiprocessing.get_context("fork")
-    for _ in range(5):
+    for _ in range(3):
         working = [context.Process(target=_publish, args=(made, site, "edge")) for _ in range(3)]
         for one in working:
             one.start()
