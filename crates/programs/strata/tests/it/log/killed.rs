@@ -194,7 +194,7 @@ fn an_abrupt_end_is_said_even_if_no_packet_is_known_to_be_lost() {
     assert_eq!(info(&log)["lost_packets"], 0);
     for (command, told) in all_say(
         &log,
-        "ended abruptly (killed, a power failure, or a relay that was stopped)",
+        "has a recording that ended abruptly (killed, a power failure, or a relay that was stopped)",
     ) {
         assert_eq!(told["lost_packets"], 0, "{command}: {told:#}");
         // Nothing is damaged.
