@@ -166,7 +166,7 @@ fn output(path: &Path, format: Format, sources: &Sources) -> Result<Box<dyn Writ
     }
     let file: File = sources.create(path).map_err(|error| match error {
         OutputError::Cannot { .. } => anyhow::Error::from(error),
-        OutputError::IsInput { .. } | OutputError::InLog { .. } => {
+        OutputError::IsInput { .. } | OutputError::InLog { .. } | OutputError::OfLog { .. } => {
             Refused(error.to_string()).into()
         }
     })?;
