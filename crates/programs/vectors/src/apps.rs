@@ -70,8 +70,16 @@ pub(super) struct AppArgs {
     sandbox: SandboxArgs,
 }
 
-/// Maximum memory for records of all senders.
-const RECORDS_BYTES_MAX: u64 = 1 << 30;
+impl AppArgs {
+    /// Whether anyone who reaches an address may send vectors.
+    fn is_udp(&self) -> bool {
+        self.from.starts_with("udp://")
+    }
+}
+
+/// Maximum memory for records of all senders, if anyone may send, and of those in a file.
+const RECORDS_BYTES_MAX: u64 = 256 << 20;
+const RECORDS_OF_FILE_MAX: u64 = 1 << 30;
 
 /// Switches of which the state is kept, also if they are no longer heard.
 const STATES_MAX: usize = 64;
@@ -251,7 +259,11 @@ fn run<A: App>(
     );
     let seed = strata_gpv_run::seed().map_err(failed)?;
     let sender_bytes = u64::from(reassembly.flows) * (329 + 28 * u64::from(reassembly.tuples_max));
-    let senders_max = (RECORDS_BYTES_MAX / sender_bytes).clamp(1, SENDERS_MAX as u64);
+    let bytes_max = match args.is_udp() {
+        true => RECORDS_BYTES_MAX,
+        false => RECORDS_OF_FILE_MAX,
+    };
+    let senders_max = (bytes_max / sender_bytes).clamp(1, SENDERS_MAX as u64);
     let senders_max = strata_wire::exact(senders_max);
     let reader = VectorReader::open(&source, Form::Strata, reassembly, senders_max);
     let reader = reader.map_err(failed)?;

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::rc::Rc;
 
 use anyhow::{Context as _, Result};
-use strata_gpv::agent::Record;
+use strata_gpv::agent::{ReassemblyOptions, Record};
 use strata_gpv::application::{Application as _, Classifier, FlowRecord, Forest};
 use strata_gpv::{Column as Feature, Columns, Full, Grouped as _, Key};
 use strata_terminal::table::{Cell, Kind};
@@ -40,6 +40,9 @@ pub(in super::super) struct ClassifyArgs {
     model: PathBuf,
 }
 
+/// Flows that are put together at once for each of 4 senders.
+const FLOWS_BY_UDP: u32 = 2048;
+
 const COLUMNS: [Column; 12] = [
     SWITCH,
     time("first", "the first packet"),
@@ -66,13 +69,15 @@ pub(in super::super) fn classify(args: &ClassifyArgs) -> Result<()> {
     let text = fs::read_to_string(&args.model).with_context(named)?;
     let forest = Forest::parse(&text).with_context(named)?;
     let others = [args.model.clone()];
-    run(
-        &args.app,
-        &others,
-        &COLUMNS,
-        &Classifying { forest },
-        REASSEMBLY,
-    )
+    let reassembly = match args.app.is_udp() {
+        true => ReassemblyOptions {
+            flows: FLOWS_BY_UDP,
+            ..REASSEMBLY
+        },
+        false => REASSEMBLY,
+    };
+    let app = Classifying { forest };
+    run(&args.app, &others, &COLUMNS, &app, reassembly)
 }
 
 struct Classifying {
