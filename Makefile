@@ -16,7 +16,7 @@ CHROMIUM = $(shell for one in $(STRATA_CHROMIUM) chromium chromium-browser; do c
 PAGE_PEERS = $(strip $(if $(shell command -v npm),,nodejs npm) $(if $(CHROMIUM),,chromium))
 LINTS := -D warnings
 
-.PHONY: help build install uninstall deb recorder page sql demo test tests tests-sql test-program test-rest rest checks others test-page arch messages test-python test-sql verbs neon fmt lint check-docs site tools attack soak nvme fabric forged fuzz bench python lock model compare ablation unseen kept sets frontier links clean
+.PHONY: help build install uninstall deb recorder page sql demo test tests test-program test-rest rest checks others test-page arch messages test-python verbs neon fmt lint check-docs site tools attack soak nvme fabric forged fuzz bench python lock model compare ablation unseen kept sets frontier links clean
 
 help:
 	@echo "make demo    build, record a real capture, show the result"
@@ -104,16 +104,10 @@ test-page: tools page
 	$(CARGO) build --locked --quiet $(PACKAGES)
 	$(PAGE_TESTS)
 
-# DataFusion takes longer to build than all the rest, so it is a workspace of its own.
+# DataFusion takes longer to build than all the rest, so the program is not among PACKAGES.
 sql:
-	cd lake && $(CARGO) build --release --locked --target-dir target
-	@mkdir -p target/release && cp lake/target/release/strata-sql target/release/
-
-test-sql:
-	cd lake && $(CARGO) test --locked --quiet --target-dir target
-
-tests-sql:
-	cd lake && $(CARGO) test --locked --quiet --target-dir target --no-run
+	$(CARGO) build --profile sql --locked -p strata-sql
+	@mkdir -p target/release && cp target/sql/strata-sql target/release/
 
 demo: recorder
 	@sh demo/run.sh $(STRATA) $(DEMO)
@@ -123,7 +117,7 @@ demo: recorder
 # other tests run, without delaying them.
 test:
 	@$(MAKE) --no-print-directory tools page fmt
-	@$(MAKE) --no-print-directory --jobs=3 --output-sync=recurse checks tests-sql python
+	@$(MAKE) --no-print-directory --jobs=3 --output-sync=recurse checks python
 	@$(MAKE) --no-print-directory --jobs=3 --output-sync=recurse test-program rest others
 
 checks:
@@ -148,7 +142,7 @@ rest:
 	@$(IDLE) $(MAKE) --no-print-directory test-rest
 
 others:
-	@for one in test-sql test-python; do $(IDLE) $(MAKE) --no-print-directory $$one || exit; done
+	@$(IDLE) $(MAKE) --no-print-directory test-python
 
 # Also part of `make test`, with all tests of the workspace.
 arch:
@@ -169,12 +163,14 @@ verbs: tools
 fmt:
 	$(CARGO) fmt --all --check
 	cd fuzz && $(CARGO) fmt --check
-	cd lake && $(CARGO) fmt --check
+
+# Checking DataFusion for its sake takes two minutes; it is compiled with all tests.
+NOT_SQL := --exclude strata-sql
 
 # Fuzz targets are looked at too, so that they do not fall behind what they call. Nothing is linked, so libFuzzer is not
 # built; with the profiles of the workspace, most has been checked already.
 lint: tools
-	$(CARGO) clippy --workspace --all-targets --locked --quiet $(VERBS) -- $(LINTS)
+	$(CARGO) clippy --workspace $(NOT_SQL) --all-targets --locked --quiet $(VERBS) -- $(LINTS)
 	cd fuzz && CUSTOM_LIBFUZZER_PATH=/none/libFuzzer.a \
 	    $(CARGO) check --bins --locked --quiet --target-dir ../target --config ../Cargo.toml
 
@@ -185,7 +181,7 @@ check-docs: site tools python
 
 # mdBook is a library here, in a workspace of its own: cheaper to build than the program, and locked.
 site:
-	RUSTDOCFLAGS="$(LINTS)" $(CARGO) doc --workspace --no-deps --locked --quiet $(VERBS)
+	RUSTDOCFLAGS="$(LINTS)" $(CARGO) doc --workspace $(NOT_SQL) --no-deps --locked --quiet $(VERBS)
 	cd book && $(CARGO) fmt --check && $(CARGO) test --locked --quiet --target-dir ../target
 	cd book && $(CARGO) run --locked --quiet --target-dir ../target
 
@@ -337,4 +333,4 @@ neon:
 
 clean:
 	$(CARGO) clean
-	rm -rf $(VENV) $(BENCH_VENV) fuzz/target lake/target page/dist page/node_modules
+	rm -rf $(VENV) $(BENCH_VENV) fuzz/target page/dist page/node_modules

@@ -52,7 +52,7 @@ def head():
     """The commit that is measured now, with a plus where sources were changed since; None if there is
     no repository."""
     commit = git("rev-parse", "HEAD")
-    changed = git("status", "--porcelain", "--", "crates", "lake", "bench/topics")
+    changed = git("status", "--porcelain", "--", "crates", "bench/topics")
     return (commit + ("+" if changed else "")) if commit else None
 
 

@@ -453,7 +453,7 @@ test("a flow is labelled for training, and a question kept for everybody", async
 
 test("a question in SQL is answered with what tcpdump counts", async (t) => {
   const program = sql();
-  const not = program === null && "strata-sql is not built: make sql, or make test-sql";
+  const not = program === null && "strata-sql is not built: make sql, or make tests";
   if (not) return process.env.CI ? assert.fail(not) : t.skip(not);
   const log = recorded(t);
   const path = `${dirname(program)}:${process.env.PATH}`;

@@ -10,10 +10,10 @@ export const root = new URL("../../", import.meta.url).pathname;
 export const STRATA = process.env.STRATA_PROGRAM ?? join(root, "target/debug/strata");
 const SQL = "strata-sql";
 
-/** The program of SQL: of a release build (`make sql`), of its tests (`make test-sql`), or in the path. */
+/** The program of SQL: beside the program, of a release build (`make sql`), or in the path. */
 export function sql() {
   const path = (process.env.PATH ?? "").split(":");
-  const folders = [dirname(STRATA), join(root, "target/release"), join(root, "lake/target/debug"), ...path];
+  const folders = [dirname(STRATA), join(root, "target/release"), ...path];
   return folders.map((folder) => join(folder, SQL)).find((file) => existsSync(file)) ?? null;
 }
 

@@ -291,9 +291,8 @@ fn run(name: &str) {
     let page = fs::read_to_string(workspace_root().join(name)).unwrap();
     let dir = TempDir::new().unwrap();
     furnish(dir.path());
-    let lake = workspace_root().join("lake/target/debug");
     let own = Path::new(env!("CARGO_BIN_EXE_strata")).parent().unwrap();
-    let first = [&dir.path().join("bin"), own, &lake].map(|path| path.display().to_string());
+    let first = [&dir.path().join("bin"), own].map(|path| path.display().to_string());
     let path = first.join(":") + ":" + &std::env::var("PATH").unwrap();
     let script = script(name, &page, dir.path(), &path);
     assert!(script.printed.len() >= 4, "{name} has its commands");
