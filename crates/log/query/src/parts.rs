@@ -5,10 +5,10 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use strata_archive::parts::{
-    self, Input, PAGE_ROWS, PacketRows, PayloadReader, Rebuild, Row, TableReader,
+    self, Input, PAGE_ROWS, PacketRows, PayloadReader, Rebuild, Row, TableReader, Unreadable,
 };
 use strata_archive::{ArchiveError, PacketColumn};
-use strata_store::{Damage, FileKind, Log, Part, Recording};
+use strata_store::{Damage, Disk, FileKind, Log, Part, Recording};
 use strata_wire::FlowKey;
 
 use crate::by_time::{Arrival, ByTime, Waiting};
@@ -22,12 +22,64 @@ const ROWS_AT_ONCE: usize = 1 << 17;
 /// A part being read.
 struct OpenPart {
     table: TableReader<Input>,
-    payload: Option<PayloadReader>,
+    payload: Payload,
     mode: String,
     named: String,
     payload_named: String,
     /// Row groups still to be read.
     groups: usize,
+}
+
+/// The payload file of a part.
+pub(crate) enum Payload {
+    /// No packet of the part was kept beyond its headers.
+    None,
+    /// It is missing or damaged, which was reported.
+    Lost,
+    File(PayloadReader),
+}
+
+impl Payload {
+    /// Opens the payload file of a part. Without it, packets have their headers: a file that is missing or
+    /// damaged is returned as an error beside [`Payload::Lost`].
+    pub(crate) fn open(
+        disk: &dyn Disk,
+        part: &Part,
+    ) -> Result<(Self, Option<ArchiveError>), ArchiveError> {
+        if part.file(FileKind::Payload).is_none() {
+            return Ok((Self::None, None));
+        }
+        match parts::open(disk, part, FileKind::Payload) {
+            Ok(input) => Ok((Self::File(PayloadReader::new(&input)), None)),
+            Err(error) if error.is_damage() || error.is_missing() => Ok((Self::Lost, Some(error))),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The bytes of a packet kept beyond its headers; `None` if they cannot be read.
+    pub(crate) fn of(&mut self, row: &Row<'_>) -> Result<Option<&[u8]>, Source> {
+        let offset = row.payload_offset.ok_or("a packet without its payload")?;
+        let reader = match self {
+            Self::None => return Err("a part without its payload".into()),
+            Self::Lost => return Ok(None),
+            Self::File(reader) => reader,
+        };
+        let Some(bytes) = reader.packet(offset) else {
+            return Ok(None);
+        };
+        if bytes.len() as u64 != u64::from(row.header_len) + u64::from(row.payload_len) {
+            return Err("a payload does not have its original length".into());
+        }
+        Ok(Some(bytes))
+    }
+
+    /// Members that could not be read so far.
+    fn take_unreadable(&mut self) -> Vec<Unreadable> {
+        match self {
+            Self::File(reader) => reader.take_unreadable(),
+            Self::None | Self::Lost => Vec::new(),
+        }
+    }
 }
 
 /// A row group to be read: its part, number and rows.
@@ -128,9 +180,12 @@ impl<'a> Parts<'a> {
             }
             opened => opened?,
         };
-        let Some((open, groups)) = opened else {
+        let Some((open, groups, unopened)) = opened else {
             return Ok(());
         };
+        if let Some(error) = unopened {
+            self.without_payload(&open.payload_named, &error);
+        }
         if !groups.is_empty() {
             self.open.insert(part.id, open);
         }
@@ -140,8 +195,12 @@ impl<'a> Parts<'a> {
         Ok(())
     }
 
-    /// Opens a part, unless nothing of it is wanted.
-    fn open(&self, part: &Part) -> Result<Option<(OpenPart, Vec<Ahead>)>, ArchiveError> {
+    /// Opens a part, unless nothing of it is wanted; also returned is why its payload could not be opened.
+    #[allow(clippy::type_complexity, reason = "taken apart at once")]
+    fn open(
+        &self,
+        part: &Part,
+    ) -> Result<Option<(OpenPart, Vec<Ahead>, Option<ArchiveError>)>, ArchiveError> {
         let disk = self.log.disk().as_ref();
         let wanted = find::wanted(disk, part, (self.find, self.flow.as_ref()))?;
         if wanted.as_ref().is_some_and(BTreeMap::is_empty) {
@@ -150,14 +209,7 @@ impl<'a> Parts<'a> {
         let named = |kind| disk.display(part.file(kind).map_or("", |file| &file.name));
         let input = parts::open(disk, part, FileKind::Packets)?;
         let table = TableReader::open(input, named(FileKind::Packets), PacketColumn::SPECS)?;
-        let payload = match part.file(FileKind::Payload) {
-            Some(_) => Some(PayloadReader::new(&parts::open(
-                disk,
-                part,
-                FileKind::Payload,
-            )?)),
-            None => None,
-        };
+        let (payload, unopened) = Payload::open(disk, part)?;
         let mut groups = Vec::new();
         for (group, count) in table.groups().into_iter().enumerate() {
             let rows = match &wanted {
@@ -179,7 +231,7 @@ impl<'a> Parts<'a> {
             payload_named: named(FileKind::Payload),
             groups: groups.len(),
         };
-        Ok(Some((open, groups)))
+        Ok(Some((open, groups, unopened)))
     }
 
     /// Adds the packets of the next row group.
@@ -192,16 +244,14 @@ impl<'a> Parts<'a> {
         };
         let taken = self.rows_of(&mut part, &ahead);
         self.waiting.end_run();
-        for member in part
-            .payload
-            .iter_mut()
-            .flat_map(PayloadReader::take_unreadable)
-        {
+        for member in part.payload.take_unreadable() {
             let (packets, problem) = (member.packets, member.problem);
             self.damage.push(Damage {
                 file: part.payload_named.clone(),
                 offset: member.at,
-                problem: format!("{packets} packets in the member from here on: {problem}"),
+                problem: format!(
+                    "{packets} packets have only their headers, since the member from here on cannot be read: {problem}"
+                ),
             });
         }
         taken?;
@@ -273,16 +323,15 @@ impl<'a> Parts<'a> {
         rows.each(of, |row, problem| -> Result<(), ArchiveError> {
             data.clear();
             let rebuilt = rebuild.header(row, problem, &mut data);
-            let whole = rebuilt.and_then(|()| match row.payload_len {
-                0 => Ok(Some(&data[..])),
-                _ => payload_of(payload.as_mut(), row),
+            let kept = rebuilt.and_then(|()| match row.payload_len {
+                0 => Ok(&data[..]),
+                // Without its payload, a packet has its headers; the damage is reported.
+                _ => Ok(payload.of(row)?.unwrap_or(&data)),
             });
-            match whole {
-                Ok(Some(data)) => waiting_packets
+            match kept {
+                Ok(data) => waiting_packets
                     .push(&waiting(row, mode, data))
                     .map_err(in_temporary_file)?,
-                // The payload reader reports it.
-                Ok(None) => {}
                 Err(problem) => wrong.count(problem),
             }
             Ok(())
@@ -311,6 +360,17 @@ impl<'a> Parts<'a> {
             file: file.clone(),
             offset: error.damaged_at(),
             problem: format!("{packets} packets cannot be read: {problem}"),
+        });
+    }
+
+    /// Reports a payload file that cannot be opened.
+    fn without_payload(&mut self, file: &str, error: &ArchiveError) {
+        let problem =
+            format!("packets have only their headers, since their payload cannot be read: {error}");
+        self.damage.push(Damage {
+            file: file.to_owned(),
+            offset: error.damaged_at(),
+            problem,
         });
     }
 }
@@ -435,22 +495,6 @@ fn in_pages(rows: &[Range<usize>]) -> Vec<Range<usize>> {
         }
     }
     pages
-}
-
-/// The bytes of a packet kept beyond its headers; `None` if they cannot be read.
-pub(crate) fn payload_of<'a>(
-    payload: Option<&'a mut PayloadReader>,
-    row: &Row<'_>,
-) -> Result<Option<&'a [u8]>, Source> {
-    let offset = row.payload_offset.ok_or("a packet without its payload")?;
-    let payload = payload.ok_or("a part without its payload")?;
-    let Some(bytes) = payload.packet(offset) else {
-        return Ok(None);
-    };
-    if bytes.len() as u64 != u64::from(row.header_len) + u64::from(row.payload_len) {
-        return Err("a payload does not have its original length".into());
-    }
-    Ok(Some(bytes))
 }
 
 fn waiting<'a>(row: &Row<'a>, mode: &'a str, data: &'a [u8]) -> Waiting<'a> {

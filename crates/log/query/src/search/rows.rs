@@ -5,19 +5,17 @@ use std::convert::Infallible;
 use std::iter::repeat_n;
 
 use foldhash::fast::RandomState;
-use strata_archive::parts::{
-    self, Batch, Input, PacketRows, PayloadReader, Rebuild, Row, TableReader,
-};
+use strata_archive::parts::{self, Batch, Input, PacketRows, Rebuild, Row, TableReader};
 use strata_archive::{ArchiveError, PacketColumn};
 use strata_filter::{Expr, Filter};
-use strata_store::{FileKind, Log, Part};
+use strata_store::{Log, Part};
 use strata_wire::{FlowKey, Meta};
 
 use crate::cells::{IntColumn, WrongValue};
 use crate::decided::decided;
 use crate::export::metas_of;
 use crate::exporter::flow_of;
-use crate::parts::{Source, payload_of};
+use crate::parts::{Payload, Source};
 
 use super::groups::{OfGroup, ranges};
 use super::pieces::{Links, OpenPart};
@@ -218,7 +216,9 @@ impl<'a> Labels<'a> {
 struct Rebuilding<'a> {
     searching: &'a Searching<'a>,
     links: &'a Links,
-    payload: Option<PayloadReader>,
+    payload: Payload,
+    /// Why there is no payload, until this has been reported.
+    unopened: Option<ArchiveError>,
     named: &'a str,
     /// The first recording with the same model.
     recording: u32,
@@ -228,17 +228,12 @@ impl<'a> Rebuilding<'a> {
     fn of(searching: &'a Searching<'a>, part: &'a OpenPart<'_>) -> Result<Self, ArchiveError> {
         let links = links(searching, part)?;
         let disk = searching.log.disk().as_ref();
-        let payload = match part.part.file(FileKind::Payload) {
-            Some(_) => {
-                let input = parts::open(disk, part.part, FileKind::Payload)?;
-                Some(PayloadReader::new(&input))
-            }
-            None => None,
-        };
+        let (payload, unopened) = Payload::open(disk, part.part)?;
         Ok(Self {
             searching,
             links,
             payload,
+            unopened,
             named: &part.named,
             recording: searching.model_of(part.part.recording),
         })
@@ -286,16 +281,21 @@ impl<'a> Rebuilding<'a> {
         matches: &mut Matches<'_>,
         take: &mut dyn TakeFound,
     ) {
+        if let Some(error) = self.unopened.take() {
+            take.damage(format!("packets have only their headers: {error}"));
+        }
         let bytes = header.and_then(|header| match row.payload_len {
-            0 => Ok(Some(header)),
-            _ => payload_of(self.payload.as_mut(), row),
+            0 => Ok(header),
+            _ => Ok(match self.payload.of(row)? {
+                Some(bytes) => bytes,
+                None => {
+                    take.damage(format!("{}: a packet's payload cannot be read", self.named));
+                    header
+                }
+            }),
         });
         let bytes = match bytes {
-            Ok(Some(bytes)) => bytes,
-            Ok(None) => {
-                take.damage(format!("{}: a packet's payload cannot be read", self.named));
-                return;
-            }
+            Ok(bytes) => bytes,
             Err(problem) => {
                 take.damage(format!("{}: {problem}", self.named));
                 return;

@@ -351,6 +351,58 @@ fn tshark_reads_the_payload_as_it_is() {
     );
 }
 
+#[test]
+fn packets_whose_payload_is_lost_have_their_headers() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = compacted(dir.path());
+    let out = dir.path().join("out.pcapng");
+    let lengths = || {
+        let shown = ["-T", "fields", "-e", "frame.len", "-e", "frame.cap_len"];
+        let mut lengths: Vec<(u32, u32)> = Vec::new();
+        for line in ok(Command::new("tshark").arg("-r").arg(&out).args(shown)).lines() {
+            let (wire, kept) = line.split_once('\t').unwrap();
+            lengths.push((wire.parse().unwrap(), kept.parse().unwrap()));
+        }
+        lengths
+    };
+    let export = || {
+        let mut export = strata();
+        export.arg("export").arg(&log).arg("-w").arg(&out);
+        export
+    };
+    ok(&mut export());
+    let whole = lengths();
+    let payload = &files(&log.join("payload"), ".pcapng.gz")[0];
+    let mut bytes = std::fs::read(payload).unwrap();
+    for is_gone in [false, true] {
+        std::fs::remove_file(payload).unwrap();
+        if !is_gone {
+            let middle = bytes.len() / 2;
+            bytes[middle..middle + 64].fill(0xa5);
+            std::fs::write(payload, &bytes).unwrap();
+        }
+        let _ = std::fs::remove_file(&out);
+        let said = failed(&mut export());
+        assert!(said.contains("have only their headers"), "{said}");
+        let left = lengths();
+        assert_eq!(left.len(), whole.len(), "{said}");
+        let cut = left
+            .iter()
+            .zip(&whole)
+            .filter(|(left, whole)| left != whole);
+        let cut: Vec<_> = cut.collect();
+        assert!(!cut.is_empty(), "{said}");
+        for ((wire, kept), (wire_before, kept_before)) in cut {
+            assert_eq!(wire, wire_before);
+            assert!(*kept > 0 && kept < kept_before, "{kept} {kept_before}");
+        }
+        if is_gone {
+            let with_payload = left.iter().filter(|(_, kept)| *kept > 200);
+            assert_eq!(with_payload.count(), 0, "none has more than its headers");
+        }
+    }
+}
+
 /// Packets kept beyond their headers, according to the table.
 fn packets_with_payload(python: &Path, log: &Path) -> usize {
     let script = "import strata.log, sys; print(strata.log.connect(sys.argv[1]).sql(\
