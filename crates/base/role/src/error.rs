@@ -20,7 +20,10 @@ pub enum RoleError {
         /// What is wrong.
         source: Box<Self>,
     },
-    /// The spec asks for what cannot be done. The text says what to do instead.
+    /// The spec asks for what can never be done, whatever the machine. The text says what to do instead.
+    #[error("{0}")]
+    Invalid(String),
+    /// What the spec asks for cannot be done here, or another end refuses it. The text says what to do instead.
     #[error("{0}")]
     Refused(String),
     /// A user or group is unknown, or privileges cannot be dropped.
@@ -65,6 +68,15 @@ impl RoleError {
             Self::At { source, .. } => source.find(),
             Self::Own(error) => error.downcast_ref(),
             _ => None,
+        }
+    }
+
+    /// Whether the spec is invalid.
+    #[must_use]
+    pub fn is_invalid(&self) -> bool {
+        match self {
+            Self::At { source, .. } => source.is_invalid(),
+            other => matches!(other, Self::Invalid(_)),
         }
     }
 
@@ -139,6 +151,18 @@ impl<T, E: Into<RoleError>> At<T> for std::result::Result<T, E> {
             what: what().to_string(),
             source: Box::new(error.into()),
         })
+    }
+}
+
+/// Refuses a spec as invalid unless a condition holds.
+///
+/// # Errors
+///
+/// [`RoleError::Invalid`], with the text.
+pub fn require_valid(holds: bool, problem: impl FnOnce() -> String) -> Result<()> {
+    match holds {
+        true => Ok(()),
+        false => Err(RoleError::Invalid(problem())),
     }
 }
 

@@ -22,7 +22,7 @@ pub mod sandbox;
 mod waker;
 
 pub use directory::warn_if_shared;
-pub use error::{At, Result, RoleError, cause_is_denied, chain, require};
+pub use error::{At, Result, RoleError, cause_is_denied, chain, require, require_valid};
 pub use feed::{Feed, FeedCounts, FeedSpec};
 pub use handle::{Handle, Spec, start};
 pub use notice::{Level, Notice, Tell};

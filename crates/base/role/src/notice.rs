@@ -71,7 +71,7 @@ impl Notice {
     pub fn ending(failed: bool) -> Self {
         match failed {
             true => Self::new(Level::Error, "ending", "ending: the log cannot be written"),
-            false => Self::info("ending", "ending; writing what is in memory"),
+            false => Self::info("ending", "ending; writing the data in memory"),
         }
     }
 

@@ -143,14 +143,12 @@ fn restricted(
     tell: &Tell,
 ) {
     if let Err(error) = files {
-        tell(&missing(format!(
-            "goes on without confining files: {error}"
-        )));
+        tell(&missing(format!("file access is not restricted: {error}")));
     }
     if let Err(error) = calls {
         leave_unrestricted();
         tell(&missing(format!(
-            "goes on without confining system calls: {error}"
+            "system calls are not restricted: {error}"
         )));
     }
 }
@@ -234,7 +232,7 @@ fn counters(interfaces: &[String]) -> impl Iterator<Item = PathBuf> {
 pub fn thread(role: Role) {
     if let (Err(error), Some(tell)) = (restrict_thread(role), TELL.get()) {
         tell(&missing(format!(
-            "a thread goes on without confining system calls: {error}"
+            "the system calls of a thread are not restricted: {error}"
         )));
     }
 }

@@ -14,7 +14,7 @@ use strata_control::{Controller, Settings, client};
 use strata_exporter::Channel;
 use strata_policy::{DetailBudget, Mode, ModeConfig};
 use strata_role::sandbox::Reach;
-use strata_role::{RoleError, Tell, require};
+use strata_role::{RoleError, Tell, require_valid};
 use strata_rules::{Action, Policy};
 use strata_sandbox::{Owner, SocketFile};
 use strata_wire::Keep;
@@ -64,7 +64,7 @@ impl Configuration {
     /// Reads the files.
     pub(crate) fn read(of: &RecordSpec) -> Result<Self> {
         let read = Self::read_files(of)?;
-        require(
+        require_valid(
             !of.destination.is_nowhere() || read.export.is_some() || of.flows_to.is_some(),
             || {
                 String::from(
@@ -75,7 +75,7 @@ impl Configuration {
             },
         )?;
         let must_reach = read.export.as_ref().is_none_or(|plan| plan.must_reach);
-        require(of.destination.is_nowhere() || must_reach, || {
+        require_valid(of.destination.is_nowhere() || must_reach, || {
             String::from(
                 "export.addresses applies only to a recording without a log, because a log would \
                  contain the packets sent to a new address: leave it out, or record without -o",
@@ -108,7 +108,7 @@ impl Configuration {
         let mut named = spec.tunnel_ports.iter();
         let tunnels = named.try_fold(file.tunnels(path)?, |table, text| {
             let added = table.and_text(text);
-            added.map_err(|error| RoleError::Refused(format!("--tunnel-port: {error}")))
+            added.map_err(|error| RoleError::Invalid(format!("--tunnel-port: {error}")))
         });
         Ok(Self {
             tunnels: tunnels?,
@@ -276,11 +276,13 @@ impl Addresses {
         if let Some(path) = &self.socket {
             return Ok(Some(SocketFile::bind(path, owner)?));
         }
-        if spec.interfaces().is_none() {
-            return Ok(None);
-        }
+        let own = match (spec.interfaces(), &spec.stream) {
+            (Some(_), _) => client::own_socket(owner),
+            (None, Some(_)) => client::own_collector_socket(owner),
+            (None, None) => return Ok(None),
+        };
         // It was not requested, and the recording matters more.
-        Ok(client::own_socket(owner)
+        Ok(own
             .inspect_err(|error| tell(&RecordNotice::NoSteering(error.to_string()).into()))
             .ok())
     }

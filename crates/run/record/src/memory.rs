@@ -9,7 +9,7 @@ use std::thread;
 use rustix::system::sysinfo;
 use strata_classify::Model;
 use strata_pipeline::Prepares;
-use strata_role::{RoleError, require};
+use strata_role::{RoleError, require, require_valid};
 use strata_sandbox::Role;
 use strata_sketch::{Preparation, Pressure, Sketch, TableSize};
 use strata_wire::human_bytes;
@@ -90,7 +90,7 @@ pub(crate) fn table_size(limit: Option<u64>, machine: u64, workers: u16) -> Resu
     let Some(limit) = limit else {
         return Ok(TableSize::within((machine / PART / workers).max(LEAST)));
     };
-    require(limit <= machine, || {
+    require_valid(limit <= machine, || {
         let [limit, machine] = [limit, machine].map(human_bytes);
         format!(
             "memory for flow tables (--memory): {limit} is more than the {machine} of this \
@@ -98,7 +98,7 @@ pub(crate) fn table_size(limit: Option<u64>, machine: u64, workers: u16) -> Resu
         )
     })?;
     let least = TableSize::BYTES_MIN * workers;
-    require(limit >= least, || {
+    require_valid(limit >= least, || {
         let kib = least >> 10;
         format!("memory for flow tables (--memory): at least {kib}KiB, 512KiB for each worker")
     })?;

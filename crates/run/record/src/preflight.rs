@@ -14,7 +14,7 @@ use rustix::fs::{Access, access};
 use strata_capture::live::{ANY, Device, Exclusive};
 use strata_capture::{Input, InputOptions};
 use strata_control::api::TcpEndpoint;
-use strata_role::{RoleError, require};
+use strata_role::{RoleError, require, require_valid};
 use strata_sandbox::User;
 use strata_send::Mirror;
 use strata_store::{Log, MANIFEST_NAME};
@@ -113,7 +113,7 @@ fn interfaces(setup: &Setup, spec: &InterfaceSpec) -> Result<()> {
         let device = Device::named(name)?;
         let others = spec.capture.interfaces.len() > 1;
         let is_new = known.insert(device.index) && !(others && name == ANY);
-        require(is_new, || {
+        require_valid(is_new, || {
             format!(
                 "-i {name}: this interface is named twice, and each packet would be recorded twice"
             )
@@ -182,7 +182,7 @@ fn may_write(dir: &Path) -> io::Result<()> {
     Ok(access(dir, Access::WRITE_OK | Access::EXEC_OK)?)
 }
 
-const NO_SOCKET: &str = "this exists and is not a socket, so it is left alone: name another path";
+const NO_SOCKET: &str = "exists and is not a socket, so it is left alone: name another path";
 
 fn refuse(problem: &str) -> strata_role::Result<()> {
     Err(RoleError::Refused(problem.to_owned()))

@@ -9,7 +9,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use strata_archive::{ArchiveError, Pruned, make_room_except};
-use strata_role::{Result, require};
+use strata_role::{Result, require_valid};
 use strata_sandbox::Role;
 use strata_store::{Disk, RealDisk};
 use strata_wire::{grouped, human_bytes};
@@ -60,7 +60,7 @@ impl Limit {
             mib => format!("make them smaller with -C, as in -C {mib}MiB"),
         };
         let enough = rotate_bytes > 0 && self.bytes >= rotate_bytes.saturating_mul(each);
-        require(enough, || {
+        require_valid(enough, || {
             format!(
                 "--disk-limit must be at least {FILES_WITHIN_LIMIT} block files of each worker: \
                  {advice}"

@@ -15,7 +15,7 @@ use strata_pipeline::{
     Triggers, Worker, WorkerOptions,
 };
 use strata_policy::{DetailLoads, DetailSite, Mode, Survey};
-use strata_role::{Notice, RoleError, Tell, require};
+use strata_role::{Notice, RoleError, Tell, require_valid};
 use strata_send::Mirror;
 use strata_sketch::{Sketch, TableSize};
 use strata_store::About;
@@ -157,7 +157,8 @@ impl Setup {
         }
         let controller = Controller::with_saved(spec.model.model.clone(), settings, saved)?;
         let shadow = spec.shadow.as_ref().map(|shadow| shadow.model.name.clone());
-        let controller = controller.with_shadow(shadow);
+        let board = spec.stream.as_ref().map(|stream| Arc::clone(&stream.board));
+        let controller = controller.with_shadow(shadow).with_collector(board);
         let exports = configuration
             .export
             .clone()
@@ -213,10 +214,10 @@ impl Setup {
     pub(crate) fn triggers(&self, workers: u16) -> Result<TriggerOptions> {
         let options = self.spec.triggers.options(workers, &self.alerts)?;
         let has_log = self.spec.destination.dir().is_some();
-        require(options.look_back_bytes == 0 || has_log, || {
+        require_valid(options.look_back_bytes == 0 || has_log, || {
             String::from(
                 "--look-back needs a log on this machine: packets at a relay cannot be changed \
-                 any more",
+                 afterwards",
             )
         })?;
         let mirror = self.spec.mirror_to.as_deref();
@@ -356,8 +357,8 @@ impl Setup {
         let spec = &self.spec;
         About {
             program: concat!("strata ", env!("CARGO_PKG_VERSION")).into(),
-            inputs: match (&spec.input_name, &spec.input) {
-                (Some(name), _) => vec![name.clone()],
+            inputs: match (&spec.stream, &spec.input) {
+                (Some(stream), _) => vec![stream.name.clone()],
                 (None, InputSpec::Files(paths)) => paths
                     .iter()
                     .map(|path| path.display().to_string())

@@ -2,14 +2,17 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use strata_capture::live::LiveOptions;
 use strata_classify::Model;
+use strata_control::CollectorBoard;
 use strata_filter::Filter;
 use strata_flow_export::FlowsSpec;
 use strata_policy::DetailBudget;
 use strata_relay::LinkOptions;
+use strata_role::sandbox::Reach;
 use strata_role::{Result, RoleError};
 use strata_rules::Action;
 use strata_sandbox::Group;
@@ -23,8 +26,8 @@ pub struct RecordSpec {
     pub input: InputSpec,
     /// Where they go.
     pub destination: DestinationSpec,
-    /// What the log calls its input; `None` for the names of files and interfaces.
-    pub input_name: Option<String>,
+    /// The part of this process that writes the only file of the input, a pipe; `None` for other inputs.
+    pub stream: Option<StreamSpec>,
     /// Which packets are captured; `None` for all.
     pub filter: Option<Filter>,
     /// The filter as the user wrote it, for the log.
@@ -86,6 +89,17 @@ pub enum InputSpec {
     Files(Vec<PathBuf>),
     /// Interfaces, until stopped.
     Interfaces(Box<InterfaceSpec>),
+}
+
+/// A part of this process that receives packets, and writes them into a pipe that is recorded: a collector.
+#[derive(Clone, Debug)]
+pub struct StreamSpec {
+    /// What the log calls its input.
+    pub name: String,
+    /// Where that part publishes its status.
+    pub board: Arc<CollectorBoard>,
+    /// What that part still needs once the recording has started; `None` for no sandbox.
+    pub reach: Option<Reach>,
 }
 
 /// How interfaces are captured.
@@ -198,7 +212,7 @@ impl InterfaceSpec {
     pub(crate) fn workers(&self) -> Result<u16> {
         let count = self.cores.len();
         u16::try_from(count).map_err(|_| {
-            RoleError::Refused(format!(
+            RoleError::Invalid(format!(
                 "--cores: {count} workers; at most 65535 are allowed"
             ))
         })
@@ -225,7 +239,7 @@ impl RecordSpec {
         ];
         match asked.into_iter().find(|(_, is_asked)| *is_asked) {
             None => Ok(()),
-            Some((option, _)) => Err(RoleError::Refused(format!(
+            Some((option, _)) => Err(RoleError::Invalid(format!(
                 "{option} applies to a log, and this recording has none: add -o DIR"
             ))),
         }

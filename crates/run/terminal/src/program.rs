@@ -15,6 +15,8 @@ use anyhow::{Context as _, Result, bail};
 use clap::error::ErrorKind as Usage;
 use clap::{CommandFactory, FromArgMatches, Parser};
 use strata_outline::Outline;
+use strata_record::RecordError;
+use strata_role::RoleError;
 
 use crate::logging::{self, LoggingArgs};
 use crate::{descriptors, output, plain, signals, text};
@@ -124,10 +126,21 @@ pub fn failed(error: &anyhow::Error) -> ExitCode {
         return ExitCode::from(signals::Interrupted::STATUS);
     }
     tracing::error!("{}", text::chain(error));
-    match error.is::<output::Refused>() {
+    match is_invalid(error) {
         true => ExitCode::from(2),
         false => ExitCode::FAILURE,
     }
+}
+
+/// Whether the command line is invalid, as the command or the role that it starts found out.
+fn is_invalid(error: &anyhow::Error) -> bool {
+    let of_role = error
+        .downcast_ref::<RoleError>()
+        .or_else(|| match error.downcast_ref()? {
+            RecordError::Role(error) => Some(error),
+            _ => None,
+        });
+    error.is::<output::Refused>() || of_role.is_some_and(RoleError::is_invalid)
 }
 
 /// Arguments of the process that opens packet sockets for a command that may not any more.

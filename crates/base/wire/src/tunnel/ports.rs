@@ -112,6 +112,8 @@ pub enum TunnelsError {
     TooMany,
     /// Not `NAME=PORT`.
     Form(String),
+    /// Not a port.
+    Port(String),
     /// Other ports are in force already.
     InForce,
 }
@@ -129,7 +131,8 @@ impl fmt::Display for TunnelsError {
             }
             Self::TooMany => write!(f, "more than {PORTS_MAX} tunnel ports"),
             Self::Form(text) => write!(f, "'{text}': write NAME=PORT, as in vxlan=8472"),
-            Self::InForce => f.write_str("other tunnel ports are in use in this process already"),
+            Self::Port(text) => write!(f, "'{text}': a UDP port is a number from 1 to 65535"),
+            Self::InForce => f.write_str("this process already uses other tunnel ports"),
         }
     }
 }
@@ -230,9 +233,11 @@ impl Tunnels {
     ///
     /// As [`Tunnels::with`], or if the text has another form.
     pub fn and_text(&self, text: &str) -> Result<Self, TunnelsError> {
-        let form = || TunnelsError::Form(text.to_owned());
-        let (name, port) = text.split_once('=').ok_or_else(form)?;
-        self.and(name.parse()?, port.parse().map_err(|_| form())?)
+        let (name, port) = text
+            .split_once('=')
+            .ok_or_else(|| TunnelsError::Form(text.to_owned()))?;
+        let wrong = |_| TunnelsError::Port(text.to_owned());
+        self.and(name.parse()?, port.parse().map_err(wrong)?)
     }
 
     fn of(all: impl Iterator<Item = (u16, TunnelKind)>) -> Result<Self, TunnelsError> {
@@ -419,7 +424,7 @@ mod tests {
         assert!(moved.ports(Geneve).is_empty() && moved.unusual.is_empty());
         for (text, said) in [
             ("vxlan", "'vxlan': write NAME=PORT, as in vxlan=8472"),
-            ("vxlan=70000", "'vxlan=70000': write NAME=PORT"),
+            ("vxlan=70000", "'vxlan=70000': a UDP port is a number"),
             ("vxlan=0", "vxlan: 0 is not a UDP port"),
             ("gre=7", "'gre' is not a tunnel in UDP: use one of vxlan, "),
         ] {
