@@ -10,18 +10,19 @@ DEMO := target/demo
 
 # Peers that tests and benchmarks compare with, as Debian packages.
 PEERS := age bzip2 curl ethtool jq nfdump openssl tshark tcpdump libpcap-dev wireshark-common strace libibverbs-dev systemd \
-    python3-cryptography xz-utils
+    python3-cryptography xz-utils libdpdk-dev gcc pkg-config
 # What the page is built with, and the browser of its tests.
 CHROMIUM = $(shell for one in $(STRATA_CHROMIUM) chromium chromium-browser; do command -v $$one && break; done)
 PAGE_PEERS = $(strip $(if $(shell command -v npm),,nodejs npm) $(if $(CHROMIUM),,chromium))
 LINTS := -D warnings
 
-.PHONY: help build install uninstall deb recorder page sql demo test tests test-program test-rest rest checks others test-page arch messages test-python verbs neon fmt lint check-docs site tools attack soak nvme fabric forged fuzz bench python lock model compare ablation unseen kept sets frontier links clean
+.PHONY: help build install uninstall deb recorder page sql demo test tests test-program test-rest rest checks others test-page test-p4 arch messages test-python verbs neon fmt lint check-docs site tools attack soak nvme fabric forged fuzz bench python lock model compare ablation unseen kept sets frontier links clean
 
 help:
 	@echo "make demo    build, record a real capture, show the result"
 	@echo "make test    formatting, lints, documentation and every test"
 	@echo "make test-page  the operator's page in a real browser (part of make test)"
+	@echo "make test-p4  the switch programs of p4/ in DPDK's software switch (part of make test)"
 	@echo "make messages  all messages of the programs in one table, for review"
 	@echo "make arch    check the code against the structure in docs/ARCHITECTURE.md"
 	@echo "make check-docs  the site of docs/ (target/site/html), its links, and the commands of README, tutorial, cookbook"
@@ -144,6 +145,11 @@ rest:
 others:
 	@$(IDLE) $(MAKE) --no-print-directory test-python
 
+# Also part of `make test`, with all tests of the workspace: docs/p4.md.
+test-p4: tools
+	$(CARGO) test --locked --quiet -p strata-program-models --bin strata-models p4
+	$(CARGO) test --locked --quiet -p strata-program-models --test it p4
+
 # Also part of `make test`, with all tests of the workspace.
 arch:
 	$(CARGO) test --locked --quiet -p strata-testkit --test arch
@@ -205,10 +211,11 @@ tools:
 	    apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $(PAGE_PEERS) >/dev/null; \
 	else echo "missing for the page and its tests; on Debian: apt-get install $(PAGE_PEERS)"; fi
 	@missing=; \
-	for tool in age bzip2 curl ethtool jq nfpcapd openssl tshark tcpdump capinfos strace systemd-analyze xz; do command -v $$tool >/dev/null || missing="$$missing $$tool"; done; \
+	for tool in age bzip2 curl ethtool gcc jq nfpcapd openssl pkg-config tshark tcpdump capinfos strace systemd-analyze xz; do command -v $$tool >/dev/null || missing="$$missing $$tool"; done; \
 	[ -e /usr/include/pcap/pcap.h ] || missing="$$missing libpcap-dev"; \
 	python3 -c 'import cryptography' 2>/dev/null || missing="$$missing python3-cryptography"; \
 	[ -e /usr/include/infiniband/verbs.h ] || missing="$$missing libibverbs-dev"; \
+	pkg-config --exists libdpdk 2>/dev/null || missing="$$missing libdpdk-dev"; \
 	[ -z "$$missing" ] && exit 0; \
 	echo "missing for the tests:$$missing"; \
 	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \

@@ -339,7 +339,7 @@ impl Both {
                 .each_ref()
                 .map(|model| percent(model.of_a_tenth(), self.attacks_with_payload));
             text += &format!(
-                "attack packets with payload that a tenth of the payload keeps, highest scores first: {}; {}\n",
+                "attack packets with payload, kept if a tenth of the payload is kept, highest scores first: {}; {}\n",
                 each[0], each[1]
             );
         }

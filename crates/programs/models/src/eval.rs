@@ -20,6 +20,8 @@ use strata_training::labelled::{
     self, FLOW, FRAME, IN_FLOW, LABEL, LabelledArgs, SOURCE, Seen, TS_NS, WIRE_LEN,
 };
 
+use crate::scratch::InMemory;
+
 /// Arguments of `strata eval`.
 #[derive(Debug, clap::Args)]
 #[command(group = clap::ArgGroup::new("to").required(true).multiple(true).args(["report", "decisions"]))]
@@ -90,29 +92,34 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let bytes = text::bytes(&args.memory).context("--memory")?;
     let bytes = bounded::size(bytes, "--memory", &MEMORY)?;
     let size = TableSize::fixed(TableSize::within(bytes).bits_max());
-    let scratch = tempfile::tempdir().with_context(crate::no_temporary_files)?;
-    let decisions = args
-        .decisions
-        .clone()
-        .unwrap_or_else(|| scratch.path().join("decisions.parquet"));
     let sources = args.labelled.sources().files(&args.model);
     if let Some(report) = &args.report {
         for file in [report.clone(), report.with_extension("figures.json")] {
             output::check(&file, &sources)?;
         }
     }
-    let table = Output::create(&decisions, Content::Binary, &sources)?;
+    // It lives until the package has ended.
+    let made;
+    let (decisions, table) = match &args.decisions {
+        Some(file) => (
+            file.clone(),
+            Output::create(file, Content::Binary, &sources)?,
+        ),
+        None => {
+            made = InMemory::new("decisions.parquet")?;
+            (made.path(), made.output()?)
+        }
+    };
     decide(&loaded.model, size, &args.labelled, table)?;
     let Some(report) = &args.report else {
         return Ok(());
     };
-    let model = scratch.path().join("model.json");
-    std::fs::write(&model, &loaded.json)?;
+    let model = InMemory::of("model.json", &loaded.json)?;
     let arguments: [OsString; 6] = [
         "evaluate".into(),
         decisions.into(),
         "--model".into(),
-        model.into(),
+        model.path().into(),
         "--report".into(),
         report.into(),
     ];

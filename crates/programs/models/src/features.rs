@@ -87,19 +87,25 @@ const LEADING: [ColumnSpec; 8] = [
     SOURCE,
 ];
 
-/// Writes snapshots of labelled captures and logs to a Parquet file, with the built-in model's window.
-pub(crate) fn snapshots(labelled: LabelledArgs, output: PathBuf) -> Result<()> {
-    run(&Args {
+/// Writes snapshots of labelled captures and logs as Parquet, with the built-in model's window.
+pub(crate) fn snapshots(labelled: LabelledArgs, parquet: Output) -> Result<()> {
+    let args = Args {
         labelled,
-        output,
+        output: PathBuf::new(),
         window_ms: None,
         switch: None,
         shared_buckets: false,
         exact: false,
-    })
+    };
+    write(&args, Some(parquet))
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
+    write(args, None)
+}
+
+/// Writes to `parquet`, or to what the arguments name.
+fn write(args: &Args, parquet: Option<Output>) -> Result<()> {
     let built_in = strata_terminal::model::load(None)?.model;
     let window_ms = args.window_ms.unwrap_or(built_in.window_ns / 1_000_000);
     // A model with these settings, so that one place checks and builds sketches.
@@ -127,7 +133,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     } else {
         Flows::Sketch(Box::new(like.new_sketch(TableSize::fixed(BITS_DEFAULT))?))
     };
-    let mut output = Snapshots::create(args, &like)?;
+    let mut output = Snapshots::create(args, parquet, &like)?;
     // As the column has_bucket says: without a bucket, flow features are 0.
     let without_bucket = FlowStats::default();
     let read = labelled::read(&args.labelled, |seen| {
@@ -183,16 +189,19 @@ enum Snapshots {
 }
 
 impl Snapshots {
-    fn create(args: &Args, like: &Model) -> Result<Self> {
+    fn create(args: &Args, parquet: Option<Output>, like: &Model) -> Result<Self> {
         let features = Feature::ALL.iter();
         let features = features.map(|f| (f.name(), kind(*f), f.unit(), f.description()));
         let columns: Vec<_> = LEADING.into_iter().chain(features).collect();
-        let is_parquet = suffix(&args.output) == "parquet";
+        let is_parquet = parquet.is_some() || suffix(&args.output) == "parquet";
         let content = match is_parquet {
             true => Content::Binary,
             false => Content::Text,
         };
-        let output = Output::create(&args.output, content, &args.labelled.sources())?;
+        let output = match parquet {
+            Some(output) => output,
+            None => Output::create(&args.output, content, &args.labelled.sources())?,
+        };
         if is_parquet {
             // The settings a model needs to see the same features.
             let about = [

@@ -98,7 +98,9 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 fn add(args: &AddArgs) -> Result<()> {
     let label = label(&args.label)?;
     if args.output.as_os_str() == "-" {
-        return Err(refuse("labels are added to a file: -o FILE"));
+        return Err(refuse(
+            "-o -: labels cannot be added to standard output: name a file",
+        ));
     }
     let filter = text::filter(&args.filter)?;
     let selects = filter.is_some()
@@ -107,7 +109,7 @@ fn add(args: &AddArgs) -> Result<()> {
         || args.to.is_some();
     if !selects {
         return Err(refuse(
-            "which flows? Give a filter, --community-id, --from or --to",
+            "no flows selected: give a filter, --community-id, --from or --to",
         ));
     }
     if let Some(id) = args.community_ids.iter().find(|id| !is_community_id(id)) {

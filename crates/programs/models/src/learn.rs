@@ -1,9 +1,8 @@
 //! `strata learn`: a model of what is ordinary at a site, from its own traffic, without labels. The
 //! Python package learns; packets come from captures, a log, or a recording of headers made here.
 
-use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{self, Command, Stdio};
 
 use anyhow::{Context, Result, bail};
 use strata_store::Sources;
@@ -12,6 +11,7 @@ use strata_training::labelled::{LabelArgs, LabelledArgs};
 use tracing::info;
 
 use crate::features;
+use crate::scratch::{Directory, InMemory};
 use crate::train::{Line, share};
 
 /// Arguments of `strata learn`.
@@ -101,36 +101,40 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let sources: Sources = labelled.sources().files(&args.model);
     output::check(&args.output, &sources)?;
     let seconds = seconds_of(&args.length)?;
-    let scratch = tempfile::tempdir().with_context(crate::no_temporary_files)?;
     // A model that cannot be read is reported before an hour of traffic is recorded.
     let beside = match args.alone {
         true => None,
         false => {
-            let file = scratch.path().join("beside.json");
-            fs::write(&file, model::load(args.model.as_deref())?.json)
-                .with_context(crate::no_temporary_files)?;
-            Some(file)
+            let json = model::load(args.model.as_deref())?.json;
+            Some(InMemory::of("beside.json", &json)?)
         }
     };
     strata_training::python::check()?;
+    let mut recorded = None;
     if let Some(interface) = &args.interface {
-        let log = scratch.path().join("log");
+        let directory = Directory::new()?;
+        let log = directory.path().join("log");
         record_headers(interface, seconds, &log)?;
         read = vec![log];
+        recorded = Some(directory);
     }
-    let snapshots = scratch.path().join("snapshots.parquet");
-    features::snapshots(LabelledArgs::of(&read, &args.labels), snapshots.clone())?;
+    let snapshots = InMemory::new("snapshots.parquet")?;
+    features::snapshots(LabelledArgs::of(&read, &args.labels), snapshots.output()?)?;
+    if let Some(directory) = recorded {
+        directory.remove()?;
+    }
     let mut line = Line::new("learn");
     line.option("--output", &args.output);
     if let Some(beside) = &beside {
-        line.option("--beside", beside);
+        line.option("--beside", beside.path());
     }
+    line.option("--last-name", snapshots.name());
     line.option("--name", &args.name);
     line.number("--alarm", &args.alarm);
     line.number("--seed", &args.seed);
     line.number("--jobs", &args.jobs);
     line.flag("--quiet", args.quiet);
-    strata_training::python::run(line.names([snapshots]))
+    strata_training::python::run(line.names([snapshots.path()]))
 }
 
 /// A length of time in whole seconds.
@@ -146,21 +150,25 @@ fn seconds_of(length: &str) -> Result<u64> {
 
 /// Records the headers of an interface, as `strata record` does, for a time or until interrupted.
 fn record_headers(interface: &str, seconds: u64, log: &Path) -> Result<()> {
-    // The recording gets the interrupt too and ends its log; what it has is learnt from.
-    let _stop = signals::stop_on_signal()?;
     let program = strata_terminal::program::strata()?;
     info!("recording headers of {interface} for {seconds} s; Ctrl-C ends this early");
-    let status = Command::new(program)
+    let mut command = Command::new(program);
+    command
         .args(["record", "--default", "header", "-W", "1", "-G"])
         .arg(seconds.to_string())
         .arg("-i")
         .arg(interface)
         .arg("-o")
         .arg(log)
-        .stdout(Stdio::null())
-        .status()
-        .context("cannot run strata to record")?;
-    if !status.success() {
+        .arg("--end-with-parent")
+        .arg(process::id().to_string())
+        .stdout(Stdio::null());
+    // The recording gets an interrupt and ends its log; what it has is learnt from.
+    let ran = signals::run_child(&mut command)?;
+    if !ran.status.success() {
+        if ran.interrupted {
+            return Err(strata_training::python::interrupted());
+        }
         bail!("{interface}: cannot record it, so there is nothing to learn from");
     }
     Ok(())

@@ -11,8 +11,10 @@ mod eval;
 mod features;
 mod label_flows;
 mod learn;
+mod p4;
 mod promote;
 mod publish;
+mod scratch;
 mod train;
 
 use std::process::ExitCode;
@@ -36,12 +38,12 @@ enum Command {
     Learn(Box<learn::Args>),
     /// Evaluate a model on a labelled capture; write an HTML page and JSON.
     Eval(eval::Args),
-    /// Put another model in force, or compare two models.
+    /// Put another model in force, compare two models, or write one as tables of a switch.
     #[command(subcommand)]
     Model(Model),
     /// Compare model presets on labelled captures.
     Compare(train::CompareArgs),
-    /// Publish the compacted files of a log as Iceberg tables, which other sensors publish into, too.
+    /// Publish the compacted files of a log in Iceberg tables, which many sensors can share.
     Publish(publish::Args),
 }
 
@@ -52,6 +54,8 @@ enum Model {
     Promote(promote::Args),
     /// Compare two models: on a capture or log, or those of a running recording with a shadow.
     Compare(Box<compare::Args>),
+    /// Write a model as tables of the switch program titanlog.
+    P4(p4::Args),
 }
 
 impl Program for Command {
@@ -72,13 +76,14 @@ impl Program for Command {
             Self::Eval(args) => eval::run(args),
             Self::Model(Model::Promote(args)) => promote::run(args),
             Self::Model(Model::Compare(args)) => compare::run(args),
+            Self::Model(Model::P4(args)) => p4::run(args),
             Self::Compare(args) => train::compare(args),
             Self::Publish(args) => publish::run(args),
         }
     }
 }
 
-/// What to say if a directory for temporary files cannot be made, or a file in it.
+/// What to say if a directory for temporary files cannot be made.
 fn no_temporary_files() -> String {
     format!(
         "cannot write temporary files in {} (set TMPDIR to use another directory)",

@@ -80,12 +80,12 @@ fn of_recording(args: &Args, back: bool) -> Result<()> {
     match models {
         Some(models) => writeln!(
             standard(),
-            "model {} decides; {} is in its shadow",
+            "model {} is in force; {} is the shadow",
             Printable(&models.in_force),
             Printable(&models.in_shadow)
         )?,
         // Nothing has been compared yet.
-        None => writeln!(standard(), "the other model decides")?,
+        None => writeln!(standard(), "the other model is in force")?,
     }
     Ok(())
 }

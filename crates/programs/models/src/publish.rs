@@ -2,8 +2,9 @@
 
 use std::path::PathBuf;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, anyhow};
 use strata_store::Log;
+use strata_wire::Printable;
 
 use crate::train::Line;
 
@@ -11,10 +12,10 @@ use crate::train::Line;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 The tables of a namespace are packets and flows. Their data files are those of the log, where
-they are: nothing is copied or rewritten. Afterwards, both tables have exactly the compacted files
-of this log as those of this sensor, whatever was published before: files that compaction added are
-in the table, files that were deleted are not. Run it after each compaction, as a timer does. The
-columns sensor, hour and retention are the tables' partitions.
+they are: nothing is copied or rewritten. Afterwards, both tables list exactly the log's present
+compacted files for this sensor, whatever was published before: files that compaction added are in
+the tables, files that were deleted are not. Run this command after each compaction, for example by
+a timer. The tables are partitioned by the columns sensor, hour and retention.
 
 Examples:
   strata publish log/ --catalog http://catalog:8181 --namespace site
@@ -48,17 +49,38 @@ pub(crate) struct Args {
     #[arg(long, value_name = "NAME")]
     namespace: String,
 
-    /// Name the sensor whose log this is; each log needs its own name. [default: the host's name]
-    #[arg(long, value_name = "NAME")]
+    /// Name the sensor whose log this is; each log needs its own name, and keeps it: letters (a to
+    /// z), digits, dots, dashes and underscores. [default: the host's name]
+    #[arg(long, value_name = "NAME", value_parser = sensor_name)]
     sensor: Option<String>,
 
     /// Take the place of another log that was published as this sensor: its files leave the tables.
+    /// If this log was published as another sensor, that sensor is renamed.
     #[arg(long)]
     replace: bool,
 
     /// Print the result as JSON.
     #[arg(long)]
     json: bool,
+}
+
+/// Characters of a sensor's name; `python/strata/lake.py` has the same limit.
+const NAME_LEN_MAX: usize = 128;
+
+fn sensor_name(name: &str) -> Result<String, String> {
+    let is_valid = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
+    let is_first_valid = name.starts_with(|c: char| c.is_ascii_alphanumeric());
+    match is_first_valid
+        && name.len() <= NAME_LEN_MAX
+        && name.chars().all(is_valid)
+        && !name.contains("..")
+    {
+        true => Ok(name.to_owned()),
+        false => Err(format!(
+            "write 1 to {NAME_LEN_MAX} letters (a to z), digits, dots, dashes and underscores, beginning with a letter \
+             or digit, without '..'"
+        )),
+    }
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
@@ -68,9 +90,14 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         Some(name) => name.clone(),
         None => {
             let name = rustix::system::uname();
-            let name = name.nodename().to_str();
-            name.context("the host has no name: name the sensor (--sensor)")?
-                .to_owned()
+            let name = name.nodename().to_string_lossy();
+            let valid = sensor_name(&name).map_err(|problem| anyhow!("{problem}"));
+            valid.with_context(|| {
+                let name = Printable(&name);
+                format!(
+                    "the host's name '{name}' is not that of a sensor: name the sensor (--sensor)"
+                )
+            })?
         }
     };
     let mut line = Line::new("publish");
@@ -83,4 +110,36 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     line.flag("--replace", args.replace);
     line.flag("--json", args.json);
     strata_training::python::run(line.names([args.log.clone()]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_sensors_are_safe_in_tables_and_messages() {
+        let longest = "x".repeat(NAME_LEN_MAX);
+        for name in ["edge1", "edge-1.site_2.example", "7", longest.as_str()] {
+            assert_eq!(sensor_name(name), Ok(name.to_owned()));
+        }
+        let longer = "x".repeat(NAME_LEN_MAX + 1);
+        for name in [
+            "",
+            ".",
+            "..",
+            "a..b",
+            "-a",
+            "a/b",
+            "../a",
+            "a b",
+            "a\nb",
+            "a\u{1b}[2J",
+            "a'b",
+            "\u{e9}",
+            longer.as_str(),
+        ] {
+            let problem = sensor_name(name).unwrap_err();
+            assert!(problem.contains("letters (a to z)"), "{name:?}");
+        }
+    }
 }

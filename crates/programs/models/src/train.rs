@@ -8,12 +8,13 @@ use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use strata_store::Sources;
 use strata_terminal::output;
 use strata_training::labelled::{LabelArgs, LabelledArgs};
 
 use crate::features;
+use crate::scratch::InMemory;
 
 /// Arguments of `strata train`.
 #[derive(Debug, clap::Args)]
@@ -339,16 +340,19 @@ pub(crate) fn train(args: &TrainArgs) -> Result<()> {
     line.number("--seed", &args.seed);
     line.number("--jobs", &args.jobs);
     line.flag("--quiet", args.quiet);
-    let scratch = tempfile::tempdir().with_context(crate::no_temporary_files)?;
     let mut names = snapshots;
-    if let Some(first) = rest.first() {
-        let stem = first.file_name().unwrap_or(first.as_os_str());
-        let mut file = stem.to_owned();
-        file.push(".parquet");
-        let file = scratch.path().join(file);
-        features::snapshots(labelled, file.clone())?;
-        names.push(file);
-    }
+    // It lives until the package has ended.
+    let made = match rest.first() {
+        None => None,
+        Some(first) => {
+            let stem = first.file_name().unwrap_or(first.as_os_str());
+            let made = InMemory::new(format!("{}.parquet", stem.display()))?;
+            features::snapshots(labelled, made.output()?)?;
+            line.option("--last-name", made.name());
+            Some(made)
+        }
+    };
+    names.extend(made.iter().map(InMemory::path));
     strata_training::python::run(line.names(names))
 }
 

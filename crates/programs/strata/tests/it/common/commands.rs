@@ -74,6 +74,7 @@ pub(crate) const ENDING: &[&str] = &[
     "learn",
     "mode set",
     "model compare",
+    "model p4",
     "model promote",
     "move",
     "policy add",
