@@ -62,6 +62,17 @@ fn of_test(test: &Test, facts: &FlowFacts) -> Option<bool> {
                 addresses.map(|address| within(network, address)),
             )
         }
+        Test::Named {
+            direction,
+            networks,
+            ..
+        } => {
+            let addresses = facts.addresses.as_ref()?;
+            either(
+                *direction,
+                addresses.map(|address| networks.contains(address)),
+            )
+        }
         Test::Port {
             transport,
             direction,

@@ -85,22 +85,20 @@ pub fn export_within<W: Write>(
     exporter.finish()
 }
 
-/// A capture file with packets of several logs, in the order in which they are given.
+/// The metadata of logs that are of no interface, for capture files with packets of these logs.
 #[derive(Debug)]
-pub struct MergedExport<'a, W: Write>(Exporter<'a, W>);
+pub struct MergedMetadata {
+    sections: Sections,
+    blocks: Vec<Meta>,
+}
 
-impl<'a, W: Write> MergedExport<'a, W> {
-    /// Begins a file with the metadata of these logs, as far as it is of no interface.
+impl MergedMetadata {
+    /// Reads them; damage is skipped, which the reader of the packets reports.
     ///
     /// # Errors
     ///
-    /// If a log cannot be read or the output not written.
-    pub fn new<'l>(
-        logs: impl IntoIterator<Item = &'l Log>,
-        output: W,
-        format: FileFormat,
-        options: ExportOptions<'a>,
-    ) -> Result<Self, ArchiveError> {
+    /// If a log cannot be read.
+    pub fn of<'l>(logs: impl IntoIterator<Item = &'l Log>) -> Result<Self, ArchiveError> {
         let mut sections = Sections::default();
         let mut blocks = Vec::new();
         let mut take = |meta: Meta| match meta {
@@ -113,15 +111,34 @@ impl<'a, W: Write> MergedExport<'a, W> {
         };
         for log in logs {
             for recording in log.recordings() {
-                // The reader of the packets reports damage.
                 let metas = metas_of(log, recording, &mut Vec::new())?;
                 metas.into_iter().for_each(&mut take);
             }
             metas_of_blocks(log, &mut take).map_err(ArchiveError::Store)?;
         }
-        let mut exporter = Exporter::new(output, format, &sections, options)?;
-        for block in blocks {
-            exporter.meta(0, block)?;
+        Ok(Self { sections, blocks })
+    }
+}
+
+/// A capture file with packets of several logs, in the order in which they are given.
+#[derive(Debug)]
+pub struct MergedExport<'a, W: Write>(Exporter<'a, W>);
+
+impl<'a, W: Write> MergedExport<'a, W> {
+    /// Begins a file with this metadata.
+    ///
+    /// # Errors
+    ///
+    /// If the output cannot be written.
+    pub fn new(
+        metadata: &MergedMetadata,
+        output: W,
+        format: FileFormat,
+        options: ExportOptions<'a>,
+    ) -> Result<Self, ArchiveError> {
+        let mut exporter = Exporter::new(output, format, &metadata.sections, options)?;
+        for block in &metadata.blocks {
+            exporter.meta(0, block.clone())?;
         }
         Ok(Self(exporter))
     }
@@ -139,13 +156,13 @@ impl<'a, W: Write> MergedExport<'a, W> {
         self.0.of_log(log, packet)
     }
 
-    /// Ends the file.
+    /// Ends the file; returns the output.
     ///
     /// # Errors
     ///
     /// If it cannot be written.
-    pub fn finish(self) -> Result<(), ArchiveError> {
-        self.0.finish().map(drop)
+    pub fn finish(self) -> Result<W, ArchiveError> {
+        self.0.into_output()
     }
 }
 
@@ -300,7 +317,14 @@ pub(crate) fn metas_of(
         let name = parts::name_of(disk, part, file);
         let bytes = if file.is_encrypted() {
             // The manifest has the encrypted length.
-            Input::open(disk, &name)?.size()
+            match Input::open(disk, &name) {
+                Ok(input) => input.size(),
+                Err(error) if error.is_missing() => {
+                    damage.push(Damage::missing(disk.display(&name), part.id, part.packets));
+                    continue;
+                }
+                Err(error) => return Err(error),
+            }
         } else {
             file.bytes
         };
@@ -327,6 +351,7 @@ pub(crate) fn metas_of(
                                     file: block.file.clone(),
                                     offset: block.records_at() + bad.at as u64,
                                     problem: bad.problem.to_owned(),
+                                    missing: None,
                                 });
                                 break;
                             }
@@ -341,6 +366,9 @@ pub(crate) fn metas_of(
                         }
                     }
                 }
+                Err(StoreError::Damage(problem)) if problem.missing.is_some() => {
+                    damage.push(Damage::missing(problem.file, part.id, part.packets));
+                }
                 Err(StoreError::Damage(problem)) => damage.push(problem),
                 Err(StoreError::Io { file, source, .. })
                     if source.kind() == ErrorKind::InvalidData =>
@@ -349,6 +377,7 @@ pub(crate) fn metas_of(
                         file,
                         offset: 0,
                         problem: source.to_string(),
+                        missing: None,
                     });
                     // The reader does not advance past what it cannot read.
                     break;

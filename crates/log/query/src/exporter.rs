@@ -264,6 +264,19 @@ impl<'a, W: Write> Exporter<'a, W> {
         self.exported.decoded += 1;
     }
 
+    /// Ends a file; returns the output.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be written.
+    pub(crate) fn into_output(self) -> Result<W, ArchiveError> {
+        Ok(match self.output {
+            Output::PcapNg(writer) => writer.finish()?,
+            Output::Pcap(writer) => writer.finish()?,
+            Output::Packets(_) => unreachable!("packets that are handed out are in no file"),
+        })
+    }
+
     /// Ends the file.
     ///
     /// # Errors

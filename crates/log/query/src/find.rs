@@ -1,5 +1,7 @@
 //! Finds the rows of a part that may be wanted, by its flows.
 
+mod names;
+
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::ops::Range;
@@ -10,6 +12,8 @@ use strata_archive::{ArchiveError, FlowColumn};
 use strata_filter::{Filter, FlowFacts};
 use strata_store::{Disk, FileKind, Part, Select};
 use strata_wire::{AddressFamily, Endpoint, FlowKey, ip_addr};
+
+use names::{NAMES, NameCells};
 
 use crate::cells::{IntColumn, NO_PORT, NO_PROTOCOL, WrongValue};
 
@@ -155,8 +159,7 @@ impl<'a> Flows<'a> {
         let columns: Vec<usize> = columns.iter().map(|column| column.index()).collect();
         let read = self.table.batch(group, &columns, &rows)?;
         let mut places = Places::of(&read);
-        let named = FACTS.len()..columns.len();
-        let named: Vec<_> = named.filter_map(|column| read.texts(column)).collect();
+        let named = names.then(|| NameCells::of(&read, FACTS.len()));
         for row in 0..read.rows() {
             let place = places.at(row).map_err(|value| ArchiveError::Table {
                 file: self.named.clone(),
@@ -171,7 +174,7 @@ impl<'a> Flows<'a> {
             {
                 continue;
             }
-            take(place, named.iter().find_map(|names| names.get(row)));
+            take(place, named.as_ref().and_then(|names| names.get(row)));
         }
         Ok(())
     }
@@ -233,8 +236,7 @@ impl Flows<'_> {
         let [reverse, wire, reverse_wire, kept] = [0, 1, 2, 3].map(ints);
         let scores = read.floats(of + 4);
         let mut classes = Classes::of(read.texts(of + 5));
-        let names = of + TOTALS.len()..of + TOTALS.len() + NAMES.len();
-        let names: Vec<_> = names.filter_map(|column| read.texts(column)).collect();
+        let names = NameCells::of(read, of + TOTALS.len());
         let mut places = Places::of(read);
         for row in 0..read.rows() {
             let place = places.at(row)?;
@@ -263,7 +265,7 @@ impl Flows<'_> {
                 kept_bytes: at_most(TOTALS[3], kept.there(row)?, most)?,
                 score: scores.get(row),
                 classes,
-                name: names.iter().find_map(|names| names.get(row)),
+                name: names.get(row),
             };
             take(&place, &totals);
         }
@@ -302,13 +304,6 @@ impl<'a> Classes<'a> {
         })
     }
 }
-
-/// Names of a flow, the most telling first.
-const NAMES: &[FlowColumn] = &[
-    FlowColumn::TlsServerName,
-    FlowColumn::HttpHost,
-    FlowColumn::DnsName,
-];
 
 /// Columns that tell whether a flow may be wanted, and where its packets are.
 const FACTS: &[FlowColumn] = &[

@@ -45,7 +45,7 @@ impl Default for FlowOptions<'_> {
 pub struct ExportedFlows {
     /// Flows written.
     pub flows: u64,
-    /// Records of them in the file: in IPFIX, one for each direction.
+    /// Records of them in the file: in IPFIX and NetFlow 9, one for each direction.
     pub records: u64,
     /// Flows that ended since there were too many at a time.
     pub crowded_out: u64,

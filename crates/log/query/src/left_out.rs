@@ -108,6 +108,7 @@ impl LeftOut {
                     file: file.clone(),
                     offset: lacking.first,
                     problem: format!("{packets}{of} left out: {missing}"),
+                    missing: None,
                 }
             })
         })

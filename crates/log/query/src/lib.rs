@@ -5,7 +5,7 @@
 //! - [`packets`], [`packets_until`], [`packets_while`]: the same packets, handed out one by one;
 //!   [`PacketRows`] has their headers, [`packet_json`] what is said of them, [`PacketCopy`] keeps one;
 //! - [`Doubles`]: takes packets away that were captured twice;
-//! - [`export_flows`], [`RecordWriter`]: flows as CSV, JSON, IPFIX;
+//! - [`export_flows`], [`RecordWriter`]: flows as CSV, JSON, IPFIX, NetFlow 9;
 //! - [`reasons_of`]: why packets were kept; [`Arrivals`]: when they arrived;
 //! - [`search`]: which flows and packets there are, without putting packets together.
 //!
@@ -20,7 +20,7 @@
 //! exporter         the capture file, or another taker of packets
 //! packet_row       a packet as a row
 //! records reasons search arrivals  rows of the tables
-//! ipfix            rows of flows as IPFIX messages
+//! messages         rows of flows as messages of IPFIX or NetFlow 9
 //! row_writer       rows of flows and packets as Parquet
 //! find decided     which rows may be wanted
 //! record cells     a row of flows; values of rows, checked
@@ -42,9 +42,9 @@ mod export;
 mod exporter;
 mod find;
 mod flows;
-mod ipfix;
 mod left_out;
 mod merge;
+mod messages;
 mod packet_row;
 mod parts;
 mod reasons;
@@ -58,7 +58,8 @@ pub use by_link::ByLink;
 pub use by_time::MEMORY_BYTES;
 pub use doubles::{Doubles, DoublesCounts};
 pub use export::{
-    MergedExport, export, export_packet_table, export_within, packets, packets_until, packets_while,
+    MergedExport, MergedMetadata, export, export_packet_table, export_within, packets,
+    packets_until, packets_while,
 };
 pub use exporter::{
     ExportOptions, Exported, FileFormat, Judgement, JudgementKey, Kept, LoggedPacket, PacketCopy,
@@ -66,6 +67,7 @@ pub use exporter::{
 };
 pub use find::Find;
 pub use flows::{ExportedFlows, FlowOptions, export_flow_table, export_flows};
+pub use messages::FlowProtocol;
 pub use packet_row::{PacketRows, address_text, packet_json};
 pub use reasons::{ReasonCount, reasons_of};
 pub use record::FlowRecord;

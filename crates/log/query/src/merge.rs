@@ -435,6 +435,7 @@ fn damage(block: &Block, at: usize, problem: String) -> Damage {
         file: block.file.clone(),
         offset: block.records_at() + at as u64,
         problem,
+        missing: None,
     }
 }
 

@@ -174,7 +174,11 @@ impl<'a> Parts<'a> {
             return Ok(());
         };
         let opened = match self.open(part) {
-            Err(error) if error.is_damage() || error.is_missing() => {
+            Err(error) if error.is_missing() => {
+                self.missing(&error, part);
+                None
+            }
+            Err(error) if error.is_damage() => {
                 self.damaged(&error, part.packets);
                 None
             }
@@ -252,6 +256,7 @@ impl<'a> Parts<'a> {
                 problem: format!(
                     "{packets} packets have only their headers, since the member from here on cannot be read: {problem}"
                 ),
+                missing: None,
             });
         }
         taken?;
@@ -344,6 +349,7 @@ impl<'a> Parts<'a> {
                     "{} packets cannot be put together: {problem}",
                     wrong.packets
                 ),
+                missing: None,
             });
         }
         Ok(())
@@ -360,7 +366,25 @@ impl<'a> Parts<'a> {
             file: file.clone(),
             offset: error.damaged_at(),
             problem: format!("{packets} packets cannot be read: {problem}"),
+            missing: None,
         });
+    }
+
+    /// Reports the missing files of a part that cannot be read.
+    fn missing(&mut self, error: &ArchiveError, part: &Part) {
+        let found = parts::missing_files(self.log.disk().as_ref(), part);
+        if found.is_empty() {
+            // An object store, which is not asked for the others.
+            let file = part.file(FileKind::Packets).map_or("", |file| &file.name);
+            let file = match error {
+                ArchiveError::Io { file, .. } => file.clone(),
+                _ => self.log.disk().display(file),
+            };
+            self.damage
+                .push(Damage::missing(file, part.id, part.packets));
+        }
+        self.damage
+            .extend(found.into_iter().map(|(_, damage)| damage));
     }
 
     /// Reports a payload file that cannot be opened.
@@ -371,6 +395,7 @@ impl<'a> Parts<'a> {
             file: file.to_owned(),
             offset: error.damaged_at(),
             problem,
+            missing: None,
         });
     }
 }

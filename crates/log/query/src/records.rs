@@ -1,4 +1,4 @@
-//! Flow records as CSV, JSON and IPFIX; and the rows of the table `flows` as such records.
+//! Flow records as CSV, JSON, IPFIX and NetFlow 9; and the rows of the table `flows` as such records.
 
 use std::borrow::Cow;
 use std::io::{self, Write};
@@ -11,7 +11,7 @@ use strata_store::{Disk, FileKind, Part};
 
 use crate::cells::{NO_PORT, NO_PROTOCOL, WrongValue};
 use crate::find::Find;
-use crate::ipfix::{Carrier, Ipfix};
+use crate::messages::{Carrier, FlowProtocol, Messages};
 use crate::record::FlowRecord;
 
 /// Passes to `take` the rows of a part's table `flows` that may be wanted: those within the time and
@@ -123,8 +123,8 @@ pub enum RecordFormat {
     Json,
     /// IPFIX messages (RFC 7011) in a file (RFC 5655), one record per direction that has packets.
     Ipfix,
-    /// The same as datagrams, each with one write.
-    IpfixDatagrams,
+    /// Messages of this protocol as datagrams, each with one write; one record per direction that has packets.
+    Datagrams(FlowProtocol),
 }
 
 /// Writes flow records.
@@ -138,7 +138,7 @@ pub struct RecordWriter<W: Write> {
 enum Sink<W: Write> {
     Csv(Box<csv::Writer<W>>),
     Json(W),
-    Ipfix(W, Box<Ipfix>),
+    Messages(W, Box<Messages>),
 }
 
 impl<W: Write> std::fmt::Debug for RecordWriter<W> {
@@ -168,9 +168,13 @@ impl<W: Write> RecordWriter<W> {
                 Sink::Csv(Box::new(writer))
             }
             RecordFormat::Json => Sink::Json(output),
-            RecordFormat::Ipfix => Sink::Ipfix(output, Box::new(Ipfix::new(Carrier::File))),
-            RecordFormat::IpfixDatagrams => {
-                Sink::Ipfix(output, Box::new(Ipfix::new(Carrier::Datagrams)))
+            RecordFormat::Ipfix => {
+                let messages = Messages::new(FlowProtocol::Ipfix, Carrier::File);
+                Sink::Messages(output, Box::new(messages))
+            }
+            RecordFormat::Datagrams(protocol) => {
+                let messages = Messages::new(protocol, Carrier::Datagrams);
+                Sink::Messages(output, Box::new(messages))
             }
         };
         Ok(Self { sink, written: 0 })
@@ -199,27 +203,22 @@ impl<W: Write> RecordWriter<W> {
                 serde_json::to_writer(&mut *output, &object)?;
                 output.write_all(b"\n")?;
             }
-            Sink::Ipfix(output, ipfix) => {
-                let full = ipfix.add(record);
-                if full.map_err(|wrong| io::Error::new(io::ErrorKind::InvalidData, wrong))? {
-                    ipfix.flush(output)?;
-                }
-            }
+            Sink::Messages(output, messages) => messages.add(record, output)?,
         }
         self.written += 1;
         Ok(())
     }
 
-    /// Records that these flows are in the file: in IPFIX, one for each direction.
+    /// Records that these flows are in the file: in IPFIX and NetFlow 9, one for each direction.
     #[must_use]
     pub fn records(&self) -> u64 {
         match &self.sink {
             Sink::Csv(_) | Sink::Json(_) => self.written,
-            Sink::Ipfix(_, ipfix) => ipfix.written,
+            Sink::Messages(_, messages) => messages.written,
         }
     }
 
-    /// Writes what is buffered: of IPFIX, a message that is not full yet.
+    /// Writes what is buffered: of IPFIX and NetFlow 9, a message that is not full yet.
     ///
     /// # Errors
     ///
@@ -228,17 +227,17 @@ impl<W: Write> RecordWriter<W> {
         match &mut self.sink {
             Sink::Csv(writer) => writer.flush(),
             Sink::Json(output) => output.flush(),
-            Sink::Ipfix(output, ipfix) => {
-                ipfix.flush(output)?;
+            Sink::Messages(output, messages) => {
+                messages.flush(output)?;
                 output.flush()
             }
         }
     }
 
-    /// Repeats the templates of IPFIX with the next message: a collector may have been started meanwhile.
+    /// Repeats the templates of IPFIX or NetFlow 9 with the next message: a collector may have been started meanwhile.
     pub fn repeat_templates(&mut self) {
-        if let Sink::Ipfix(_, ipfix) = &mut self.sink {
-            ipfix.repeat_templates();
+        if let Sink::Messages(_, messages) = &mut self.sink {
+            messages.repeat_templates();
         }
     }
 
@@ -253,8 +252,8 @@ impl<W: Write> RecordWriter<W> {
                 .into_inner()
                 .map_err(csv::IntoInnerError::into_error)?,
             Sink::Json(output) => output,
-            Sink::Ipfix(mut output, mut ipfix) => {
-                ipfix.flush(&mut output)?;
+            Sink::Messages(mut output, mut messages) => {
+                messages.flush(&mut output)?;
                 output
             }
         };

@@ -93,6 +93,10 @@ pub struct Element {
     pub names: [&'static str; 2],
     /// Its number and name in records of what is not IP, if these are others.
     pub mac: Option<(u16, &'static str)>,
+    /// Its number and its length in bytes in NetFlow 9 (RFC 3954 §8), if these are others (ICMP has one element for both
+    /// versions of IP there); a shorter number has the low bytes. The other elements are the same there: up to 127 as
+    /// RFC 3954 has them, above as routers send them.
+    pub netflow9: Option<(u16, u16)>,
     /// How the column's values are converted to it.
     pub form: ElementForm,
 }
@@ -118,6 +122,7 @@ impl Element {
             ids: [id; 2],
             names: [name; 2],
             mac: None,
+            netflow9: None,
             form,
         }
     }
@@ -128,10 +133,10 @@ impl Element {
         Self::new(id, name, ElementForm::Unsigned(bytes))
     }
 
-    /// A time.
+    /// A time; `netflow9` is the number of the same time in NetFlow 9, which counts it by the exporter's uptime.
     #[must_use]
-    pub const fn milliseconds(id: u16, name: &'static str) -> Self {
-        Self::new(id, name, ElementForm::Milliseconds)
+    pub const fn milliseconds(id: u16, name: &'static str, netflow9: u16) -> Self {
+        Self::new(id, name, ElementForm::Milliseconds).in_netflow9(netflow9, 4)
     }
 
     /// One whose number and name depend on the version of IP: of 4, and of 6.
@@ -141,6 +146,7 @@ impl Element {
             ids,
             names,
             mac: None,
+            netflow9: None,
             form,
         }
     }
@@ -148,6 +154,13 @@ impl Element {
     /// With this number and name in records of what is not IP.
     pub const fn of_mac(mut self, id: u16, name: &'static str) -> Self {
         self.mac = Some((id, name));
+        self
+    }
+
+    /// With this number and this length in bytes in NetFlow 9.
+    #[must_use]
+    pub const fn in_netflow9(mut self, id: u16, bytes: u16) -> Self {
+        self.netflow9 = Some((id, bytes));
         self
     }
 }

@@ -1,7 +1,13 @@
 //! The syntax tree: what a filter means, with every name resolved to a value and nothing decided
 //! yet about link types or byte offsets.
 
+mod networks;
+
 use std::net::{Ipv4Addr, Ipv6Addr};
+use std::sync::Arc;
+
+pub(crate) use networks::NoNames;
+pub use networks::{Naming, NetworkNames, NetworkSet};
 
 /// A filter expression (pcap-filter(7)).
 ///
@@ -33,6 +39,18 @@ pub enum Test {
         direction: Direction,
         /// The address or the network.
         network: Network,
+    },
+    /// `tag`, `asn` and `country`: an address in one of the networks that have this name, wherever `net` looks. An
+    /// address that was captured only in part rejects the packet.
+    Named {
+        /// What the name says.
+        naming: Naming,
+        /// Source, destination, either or both.
+        direction: Direction,
+        /// The name.
+        name: String,
+        /// The networks.
+        networks: Arc<NetworkSet>,
     },
     /// `ether host`, `wlan addr1`: a link-layer address.
     Mac {

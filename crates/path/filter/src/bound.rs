@@ -29,9 +29,8 @@ fn bounds(expr: &Expr, shifts: &mut usize, certain: &mut usize) -> Vec<BTreeSet<
                 *certain = certain.saturating_add(1);
                 return Vec::new();
             }
-            let address = single_address(test).filter(|_| shifts == certain);
-            let set = address.map(|address| BTreeSet::from([address]));
-            set.into_iter().collect()
+            let addresses = addresses(test).filter(|_| shifts == certain);
+            addresses.into_iter().collect()
         }
         Expr::Not(inner) => {
             bounds(inner, shifts, &mut certain.clone());
@@ -143,6 +142,10 @@ fn test_may_match(test: &Test, facts: &FlowFacts) -> bool {
             };
             addresses.iter().any(|address| within(network, *address))
         }
+        Test::Named { networks, .. } => {
+            let addresses = facts.addresses.as_ref();
+            addresses.is_some_and(|two| two.iter().any(|address| networks.contains(*address)))
+        }
         Test::Port { low, high, .. } => facts.ports.iter().any(|port| (low..=high).contains(&port)),
         Test::IpProto { number, .. } => {
             is_before_others(*number) || *number == u32::from(facts.protocol)
@@ -175,6 +178,17 @@ pub(crate) fn is_shift(test: &Test) -> bool {
         test,
         Test::Vlan(_) | Test::Mpls(_) | Test::PppoeSession(_) | Test::Geneve(_)
     )
+}
+
+/// The addresses of a test for some, if these are not too many.
+fn addresses(test: &Test) -> Option<BTreeSet<IpAddr>> {
+    match test {
+        Test::Named { networks, .. } => {
+            let all = networks.addresses(ADDRESSES_MAX)?;
+            Some(all.into_iter().collect())
+        }
+        _ => single_address(test).map(|address| BTreeSet::from([address])),
+    }
 }
 
 /// The address of a test for one.

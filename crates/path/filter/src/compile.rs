@@ -5,7 +5,9 @@
 
 use strata_wire::{LinkType, exact};
 
-use crate::ast::{Expr, Relation, Test, Width};
+use std::sync::Arc;
+
+use crate::ast::{Expr, NetworkSet, Relation, Test, Width};
 use crate::error::CompileError;
 use crate::layers::{FIRST_FREE, Layers, Link, Offset, Radio, WLAN_LINK, WLAN_PAYLOAD};
 use crate::program::{ACCEPT, NO_REGISTER, Place, Program, REGISTERS, REJECT, Step};
@@ -100,6 +102,7 @@ pub(crate) struct Compiler {
     /// Jump targets are labels until [`Compiler::finish`].
     steps: Vec<Step>,
     labels: Vec<u32>,
+    sets: Vec<Arc<NetworkSet>>,
     /// The first register not used by an encapsulation.
     pub(crate) free_register: u8,
     needs_wlan_link: bool,
@@ -113,6 +116,7 @@ impl Compiler {
             layers: Layers::new(link),
             steps: Vec::new(),
             labels: Vec::new(),
+            sets: Vec::new(),
             free_register: FIRST_FREE,
             needs_wlan_link: false,
             needs_wlan_payload: false,
@@ -171,6 +175,11 @@ impl Compiler {
                 direction,
                 network,
             } => self.address(test, *scope, *direction, network, exits),
+            Test::Named {
+                direction,
+                networks,
+                ..
+            } => self.named(test, *direction, networks, exits),
             Test::Mac { direction, address } => self.mac(test, *direction, *address, exits),
             Test::Port {
                 transport,
@@ -280,6 +289,19 @@ impl Compiler {
         Ok(())
     }
 
+    /// The number of a set of networks in the program.
+    pub(crate) fn set(&mut self, networks: &Arc<NetworkSet>) -> Result<u16, CompileError> {
+        let known = self.sets.iter().position(|set| Arc::ptr_eq(set, networks));
+        let number = known.unwrap_or(self.sets.len());
+        let number = u16::try_from(number).map_err(|_| CompileError::TooLarge {
+            what: "it has more than 65,536 names of networks",
+        })?;
+        if known.is_none() {
+            self.sets.push(Arc::clone(networks));
+        }
+        Ok(number)
+    }
+
     pub(crate) fn constant(&mut self, outcome: bool, exits: Exits) -> Result<(), CompileError> {
         self.step(Step::Jump {
             to: if outcome { exits.yes.0 } else { exits.no.0 },
@@ -370,6 +392,7 @@ impl Compiler {
         Program {
             steps,
             start,
+            sets: self.sets,
             by_tag: None,
         }
     }

@@ -57,6 +57,18 @@ impl fmt::Display for Test {
                 let scope = scope.map_or("", scope_prefix);
                 write!(f, "{scope}{}{network}", prefix(*direction))
             }
+            Self::Named {
+                naming,
+                direction,
+                name,
+                ..
+            } => {
+                // A plain word is not taken for an operator or for several words.
+                let is_plain = name.bytes().all(|byte| byte.is_ascii_alphanumeric())
+                    && !matches!(name.as_str(), "and" | "or" | "not");
+                let mark = if is_plain { "" } else { "\\" };
+                write!(f, "{}{} {mark}{name}", prefix(*direction), naming.word())
+            }
             Self::Mac { direction, address } => {
                 write!(f, "ether {} {address}", mac_qualifier(*direction))
             }

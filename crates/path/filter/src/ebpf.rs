@@ -262,6 +262,7 @@ impl Part<'_> {
             } => self.binary(to, operator, right),
             Step::Geneve { place, to } => self.geneve(&place, to)?,
             Step::Chain { .. } => return refuse("protochain is a loop"),
+            Step::Networks { .. } => return refuse("named networks are found in user space"),
             Step::Radiotap { .. }
             | Step::Prism { .. }
             | Step::Avs { .. }

@@ -1,6 +1,10 @@
 //! Tests on addresses, protocols and ports of IP.
 
-use crate::ast::{AddressScope, Direction, IpVersion, Network, Relation, Test, Transport, Width};
+use std::sync::Arc;
+
+use crate::ast::{
+    AddressScope, Direction, IpVersion, Network, NetworkSet, Relation, Test, Transport, Width,
+};
 use crate::compile::{Compiler, Exits};
 use crate::error::CompileError;
 use crate::layers::Offset;
@@ -41,6 +45,45 @@ impl Compiler {
                     .layers
                     .network(if is_source { source } else { destination });
                 this.address_at(at, network, exits)
+            })
+        })
+    }
+
+    /// As [`Compiler::address`] with all networks of a set, for any protocol that carries addresses.
+    pub(crate) fn named(
+        &mut self,
+        test: &Test,
+        direction: Direction,
+        networks: &Arc<NetworkSet>,
+        exits: Exits,
+    ) -> Result<(), CompileError> {
+        let set = self.set(networks)?;
+        let [has_v4, has_v6] = networks.versions();
+        let v4: &[_] = match (has_v4, self.layers.mpls_labels) {
+            (false, _) => &[],
+            (true, 0) => &[(IP, 12, 16), (ARP, 14, 24), (RARP, 14, 24)],
+            // After an MPLS label only IP can be recognised.
+            (true, _) => &[(IP, 12, 16)],
+        };
+        let v6: &[_] = if has_v6 { &[(IP6, 8, 24)] } else { &[] };
+        let all = [v4, v6].concat();
+        self.sequence(all.len(), exits, false, |this, index, exits| {
+            let (protocol, source, destination) = all[index];
+            this.directed(direction, exits, |this, is_source, exits| {
+                let inner = this.label();
+                this.ether_proto(test, protocol, exits.and_then(inner))?;
+                this.bind(inner);
+                let place = this
+                    .layers
+                    .network(if is_source { source } else { destination });
+                this.note(&place);
+                this.step(Step::Networks {
+                    place,
+                    is_v6: protocol == IP6,
+                    set,
+                    yes: exits.yes.0,
+                    no: exits.no.0,
+                })
             })
         })
     }

@@ -58,6 +58,12 @@
 //! when a filter with such a name is parsed; a small table of well-known names replaces missing
 //! files.
 //!
+//! # What tcpdump has not
+//!
+//! `tag NAME`, `asn NUMBER` and `country CODE`, also after `src` and `dst`, test whether an address is in one of the
+//! networks that have this name ([`NetworkNames`]). They are keywords only before such a value, where tcpdump's language
+//! has a syntax error: all its filters keep their meaning, and `host tag` is a host.
+//!
 //! # What is refused
 //!
 //! - Names of hosts, networks and MAC addresses: a filter must not wait for a name server, nor
@@ -122,8 +128,8 @@ use std::str::FromStr;
 use strata_wire::LinkType;
 
 pub use ast::{
-    AddressScope, Arith, Direction, Expr, Header, IpVersion, Llc, MacAddress, MacDirection,
-    Network, Operator, Relation, Test, Transport, Width,
+    AddressScope, Arith, Direction, Expr, Header, IpVersion, Llc, MacAddress, MacDirection, Naming,
+    Network, NetworkNames, NetworkSet, Operator, Relation, Test, Transport, Width,
 };
 pub use bound::FlowFacts;
 pub use ebpf::{KernelView, NotInKernel};
@@ -145,10 +151,20 @@ impl Filter {
     ///
     /// A syntax error, with its position and what to write instead.
     pub fn parse(expression: &str) -> Result<Self, ParseError> {
-        let expr = parser::parse(expression)?;
+        Self::parse_with(expression, &ast::NoNames)
+    }
+
+    /// As [`Filter::parse`], where names of networks are known.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Filter::parse`], and a name that is unknown.
+    pub fn parse_with(expression: &str, names: &dyn NetworkNames) -> Result<Self, ParseError> {
+        let expr = parser::parse(expression, names)?;
         // The display adds parentheses. If a filter is nested nearly to the limit, they must not
         // exceed it.
-        if expression.len() > parser::DEPTH_MAX && parser::parse(&expr.to_string()).is_err() {
+        if expression.len() > parser::DEPTH_MAX && parser::parse(&expr.to_string(), names).is_err()
+        {
             let whole = 0..expression.len();
             let message = "the filter is nested too deeply: write it shorter";
             return Err(ParseError::new(expression, whole, message));

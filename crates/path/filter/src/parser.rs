@@ -5,11 +5,12 @@
 //! end, so all three are parsed by the same functions and told apart by [`Item`].
 
 mod arith;
+mod named;
 mod special;
 
 use std::ops::Range;
 
-use crate::ast::{Arith, Expr, Test};
+use crate::ast::{Arith, Expr, NetworkNames, Test};
 use crate::error::ParseError;
 use crate::lexer::{self, Spanned, Token};
 use crate::names::{Keyword, Proto};
@@ -35,10 +36,11 @@ enum Item {
     Arith(Arith),
 }
 
-pub(crate) fn parse(text: &str) -> Result<Expr, ParseError> {
+pub(crate) fn parse(text: &str, names: &dyn NetworkNames) -> Result<Expr, ParseError> {
     let tokens = lexer::tokens(text)?;
     let mut parser = Parser {
         text,
+        names,
         tokens,
         at: 0,
         depth: 0,
@@ -62,6 +64,7 @@ pub(crate) fn parse(text: &str) -> Result<Expr, ParseError> {
 
 struct Parser<'a> {
     text: &'a str,
+    names: &'a dyn NetworkNames,
     tokens: Vec<Spanned>,
     at: usize,
     depth: usize,
@@ -300,6 +303,7 @@ impl Parser<'_> {
                 self.at = self.at.saturating_add(1);
                 Ok(Item::Number(number))
             }
+            Token::Name(_) if self.naming().is_some() => self.by_name(None, None, start),
             Token::V4(..) | Token::V6(_) | Token::Mac(_) | Token::Name(_) => {
                 Ok(Item::Values(self.value(&inherited)?, inherited))
             }
@@ -363,6 +367,9 @@ impl Parser<'_> {
                     "'gateway' needs a host name resolved to both its addresses, and \
                      names are not resolved; write 'ether host <MAC> and not host <IP>'",
                 ));
+            }
+            _ if side.is_some() && self.naming().is_some() => {
+                return self.by_name(proto, side, start).map(Some);
             }
             _ if side.is_some() => Kind::Default,
             _ => return Ok(None),

@@ -4,7 +4,9 @@
 //! As in BPF, a load beyond the captured bytes rejects the packet whatever
 //! the rest of the filter says, and arithmetic is modulo 2^32.
 
-use crate::ast::{Operator, Relation, Width};
+use std::sync::Arc;
+
+use crate::ast::{NetworkSet, Operator, Relation, Width};
 
 /// Jump targets that are not steps.
 pub(crate) const ACCEPT: u32 = u32::MAX;
@@ -44,6 +46,15 @@ pub(crate) enum Step {
         relation: Relation,
         mask: u32,
         value: u32,
+        yes: u32,
+        no: u32,
+    },
+    /// Look an address up in a set of networks.
+    Networks {
+        place: Place,
+        is_v6: bool,
+        /// Its number in the program.
+        set: u16,
         yes: u32,
         no: u32,
     },
@@ -121,11 +132,13 @@ pub(crate) enum Step {
 /// A filter ready for one link type.
 ///
 /// Evaluation allocates nothing, and its time is bounded by the size of the
-/// program: each step runs at most once.
+/// program: each step runs at most once. A set of networks is one step, a binary search.
 #[derive(Clone, Debug)]
 pub struct Program {
     pub(crate) steps: Vec<Step>,
     pub(crate) start: u32,
+    /// Those that its steps refer to.
+    pub(crate) sets: Vec<Arc<NetworkSet>>,
     /// Of a program that looks through a VLAN tag: that for packets without one, and that for packets with one.
     pub(crate) by_tag: Option<Box<[Program; 2]>>,
 }
@@ -143,7 +156,7 @@ impl Program {
     /// As [`Program::matches`], but `None` where that is false since the filter reads beyond `packet`, or divides by 0.
     #[must_use]
     pub fn test(&self, packet: &[u8], wire_len: u32) -> Option<bool> {
-        run(&self.steps, self.start, packet, wire_len)
+        run(self, packet, wire_len)
     }
 
     /// The number of steps; an upper bound for the work per packet.
@@ -155,9 +168,10 @@ impl Program {
 
 /// `None` is a load beyond the packet or a division by zero. One match, longer than other functions:
 /// an interpreter is read step by step.
-fn run(steps: &[Step], start: u32, packet: &[u8], wire_len: u32) -> Option<bool> {
+fn run(program: &Program, packet: &[u8], wire_len: u32) -> Option<bool> {
+    let steps = &program.steps;
     let mut registers = [UNSET; REGISTERS];
-    let mut at = start;
+    let mut at = program.start;
     loop {
         let Some(step) = usize::try_from(at).ok().and_then(|index| steps.get(index)) else {
             return Some(at == ACCEPT);
@@ -177,6 +191,21 @@ fn run(steps: &[Step], start: u32, packet: &[u8], wire_len: u32) -> Option<bool>
                 let loaded = load(packet, start, place.offset, width)?;
                 let holds = holds(relation, loaded & mask, value);
                 next = if holds { yes } else { no };
+            }
+            Step::Networks {
+                ref place,
+                is_v6,
+                set,
+                yes,
+                no,
+            } => {
+                let start = base(packet, &registers, place)?;
+                let networks = program.sets.get(usize::from(set))?;
+                let is_in = match is_v6 {
+                    false => networks.contains_v4(load(packet, start, place.offset, Width::Word)?),
+                    true => networks.contains_v6(load_v6(packet, start, place.offset)?),
+                };
+                next = if is_in { yes } else { no };
             }
             Step::Compare {
                 left,
@@ -278,6 +307,13 @@ fn load(packet: &[u8], start: u32, offset: u32, width: Width) -> Option<u32> {
         }
         Width::Word => Some(u32::from_be_bytes(*packet.get(at..)?.first_chunk()?)),
     }
+}
+
+/// An IPv6 address, if all of it was captured.
+#[inline]
+fn load_v6(packet: &[u8], start: u32, offset: u32) -> Option<u128> {
+    let at = usize::try_from(u64::from(start).saturating_add(offset.into())).ok()?;
+    Some(u128::from_be_bytes(*packet.get(at..)?.first_chunk()?))
 }
 
 #[inline]

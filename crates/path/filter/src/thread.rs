@@ -36,6 +36,7 @@ enum Known {
 pub(crate) fn targets(step: &mut Step) -> impl Iterator<Item = &mut u32> {
     let (first, second) = match step {
         Step::Field { yes, no, .. }
+        | Step::Networks { yes, no, .. }
         | Step::Compare { yes, no, .. }
         | Step::Chain { yes, no, .. } => (Some(yes), Some(no)),
         Step::Jump { to } => (Some(to), None),
@@ -75,7 +76,9 @@ pub(crate) fn thread(steps: &mut Vec<Step>) -> u32 {
                 *target = follow(steps, *target, &here);
                 arrive(&mut facts, *target, here);
             }
-            Step::Compare { yes, no, .. } | Step::Chain { yes, no, .. } => {
+            Step::Networks { yes, no, .. }
+            | Step::Compare { yes, no, .. }
+            | Step::Chain { yes, no, .. } => {
                 for target in [yes, no] {
                     *target = follow(steps, *target, &here);
                     arrive(&mut facts, *target, here.clone());

@@ -190,6 +190,7 @@ fn supported(test: &Test) -> Result<Vec<Region>, &'static str> {
         Test::IfIndex(_) | Test::Inbound | Test::Outbound => {
             return Err("name the interface with --interface instead");
         }
+        Test::Named { .. } => return Err("policies know no names of networks: write 'net'"),
         Test::Mac { .. } | Test::EtherBroadcast | Test::EtherMulticast => {
             return Err("policies do not test MAC addresses");
         }

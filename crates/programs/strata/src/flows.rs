@@ -3,8 +3,10 @@
 use std::net::SocketAddr;
 
 use anyhow::Result;
+use clap::ValueEnum;
 use strata_archive::Timeouts;
-use strata_flow_export::{FlowsSpec, PORT};
+use strata_flow_export::{FlowsSpec, usual_port};
+use strata_query::FlowProtocol;
 use strata_terminal::address::address;
 use strata_terminal::output::refuse;
 use strata_terminal::text;
@@ -49,13 +51,17 @@ impl TimeoutArgs {
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Flows")]
 pub(crate) struct FlowArgs {
-    /// Send the flows of all captured packets, as they end, as IPFIX over UDP to this collector
-    /// (nfcapd, pmacct, Akvorado and others); the port is 4739 unless given. Without -o, Strata
-    /// only exports flows. The recording never waits for the collector: packets that arrive faster
-    /// than they can be assigned to flows are in no flow; they are counted, as are datagrams that
-    /// are not delivered.
+    /// Send the flows of all captured packets, as they end, over UDP to this collector (nfcapd,
+    /// pmacct, Akvorado and others). Without -o, Strata only exports flows. The recording never
+    /// waits for the collector: packets that arrive faster than they can be assigned to flows are
+    /// in no flow; they are counted, as are datagrams that are not delivered.
     #[arg(long, value_name = "HOST[:PORT]")]
     flows_to: Option<String>,
+
+    /// Send flows as IPFIX (usual port 4739) or as NetFlow 9 (usual port 2055).
+    #[arg(long, value_enum, value_name = "FORMAT", default_value_t = FlowFormat::Ipfix,
+        requires = "flows_to")]
+    flow_format: FlowFormat,
 
     #[command(flatten)]
     timeouts: TimeoutArgs,
@@ -66,24 +72,42 @@ impl FlowArgs {
         let timeouts = self.timeouts.timeouts()?;
         match &self.flows_to {
             None if self.timeouts.any() => Err(refuse(
-                "--active-timeout and --idle-timeout are of the flows that --flows-to sends",
+                "--active-timeout and --idle-timeout apply only with --flows-to",
             )),
             None => Ok(None),
             Some(to) => Ok(Some(FlowsSpec {
-                to: collector("--flows-to", to)?,
+                to: collector("--flows-to", to, self.flow_format.protocol())?,
+                protocol: self.flow_format.protocol(),
                 timeouts,
             })),
         }
     }
 }
 
+/// The protocol of flows, as `export -F` has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum FlowFormat {
+    Ipfix,
+    Netflow9,
+}
+
+impl FlowFormat {
+    fn protocol(self) -> FlowProtocol {
+        match self {
+            Self::Ipfix => FlowProtocol::Ipfix,
+            Self::Netflow9 => FlowProtocol::Netflow9,
+        }
+    }
+}
+
 /// The address of a collector: `HOST`, `HOST:PORT` or `udp://HOST:PORT`.
-pub(crate) fn collector(option: &str, to: &str) -> Result<SocketAddr> {
+pub(crate) fn collector(option: &str, to: &str, protocol: FlowProtocol) -> Result<SocketAddr> {
     let name = to.strip_prefix("udp://").unwrap_or(to);
-    let found = address(option, name, PORT).map_err(|problem| refuse(format!("{problem:#}")))?;
+    let found = address(option, name, usual_port(protocol))
+        .map_err(|problem| refuse(format!("{problem:#}")))?;
     match found.port() {
         0 => Err(refuse(format!(
-            "{option} {to}: a collector does not listen on port 0"
+            "{option} {to}: no collector listens on port 0"
         ))),
         _ => Ok(found),
     }

@@ -1,12 +1,20 @@
-//! A collector of flows elsewhere, which takes IPFIX over UDP (RFC 7011, section 10.3).
+//! A collector of flows elsewhere, which takes IPFIX (RFC 7011, section 10.3) or NetFlow 9 (RFC 3954) over UDP.
 
 use std::io::{self, Write};
 use std::net::{SocketAddr, UdpSocket};
 
+use strata_query::FlowProtocol;
 use strata_send::Ticks;
 
-/// The UDP port of IPFIX, as registered with IANA.
-pub const PORT: u16 = 4739;
+/// The UDP port of a collector of this protocol, unless another is given: that of IPFIX is registered with IANA; most
+/// collectors of NetFlow 9, which has none, wait on port 2055.
+#[must_use]
+pub fn usual_port(protocol: FlowProtocol) -> u16 {
+    match protocol {
+        FlowProtocol::Ipfix => 4739,
+        FlowProtocol::Netflow9 => 2055,
+    }
+}
 
 /// Sends each write as a datagram, at most `per_second` of them.
 #[derive(Debug)]

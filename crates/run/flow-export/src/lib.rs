@@ -1,7 +1,7 @@
 //! Flow records of what is recorded, sent to a collector of flows while it is recorded (`record --flows-to`).
 //!
 //! ```text
-//! worker -> FlowTap: headers, copied -> bounded queue -> sender: flows, IPFIX (RFC 7011) -> UDP
+//! worker -> FlowTap: headers, copied -> bounded queue -> sender: flows, IPFIX or NetFlow 9 -> UDP
 //! ```
 //!
 //! Records are made as an export of the log makes them (`strata_archive::Metering`), of all packets that are captured,
@@ -23,10 +23,11 @@ use std::thread::{self, JoinHandle};
 
 use strata_archive::Timeouts;
 use strata_control::Controller;
+use strata_query::FlowProtocol;
 use strata_role::{Notice, Tell};
 use strata_sandbox::Role;
 
-pub use collector::{FlowCollector, PORT};
+pub use collector::{FlowCollector, usual_port};
 pub use queue::FlowTap;
 use queue::Spare;
 use sender::Sender;
@@ -41,6 +42,8 @@ const DATAGRAMS_PER_SECOND: u64 = 10_000;
 pub struct FlowsSpec {
     /// The collector.
     pub to: SocketAddr,
+    /// What it takes.
+    pub protocol: FlowProtocol,
     /// The timeouts that end a record.
     pub timeouts: Timeouts,
 }
@@ -49,6 +52,7 @@ pub struct FlowsSpec {
 #[derive(Debug)]
 pub struct FlowRecords {
     collector: FlowCollector,
+    protocol: FlowProtocol,
     timeouts: Timeouts,
 }
 
@@ -61,6 +65,7 @@ impl FlowRecords {
     pub fn open(spec: &FlowsSpec) -> io::Result<Self> {
         Ok(Self {
             collector: FlowCollector::connect(spec.to, DATAGRAMS_PER_SECOND)?,
+            protocol: spec.protocol,
             timeouts: spec.timeouts,
         })
     }
@@ -89,14 +94,14 @@ impl FlowRecords {
         tell: &Tell,
     ) -> io::Result<(Sending, Vec<FlowTap>)> {
         let collector = self.collector.try_clone()?;
-        let (to, timeouts) = (collector.to(), self.timeouts);
+        let (to, timeouts, protocol) = (collector.to(), self.timeouts, self.protocol);
         let (chunks, receiver) = sync_channel(QUEUE_MAX);
         let (lost, spare) = (Arc::new(AtomicU64::new(0)), Spare::default());
         let taps = (0..workers)
             .map(|worker| FlowTap::new(worker, chunks.clone(), spare.clone(), &lost, waits))
             .collect();
         let sender = Sender::new(
-            collector,
+            (collector, protocol),
             (usize::from(workers), hash_seed, timeouts),
             (lost, spare),
             (!waits, Arc::clone(controller), Arc::clone(tell)),
@@ -110,7 +115,7 @@ impl FlowRecords {
             .spawn(work)?;
         tell(&Notice::info(
             "flows",
-            format!("sending flows to {to} as IPFIX"),
+            format!("sending flows to {to} as {protocol}"),
         ));
         let thread = Some(thread);
         Ok((Sending { thread }, taps))

@@ -52,7 +52,7 @@ impl Chunk {
             captured_len: entry.captured_len,
             header_len: entry.header_len,
             data: &self.bytes[entry.at as usize..][..entry.len as usize],
-            // Not in IPFIX.
+            // Not in what is sent.
             class: None,
             score: None,
             share: FlowShare::ALL,

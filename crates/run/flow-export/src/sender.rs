@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use strata_archive::{Metering, Timeouts};
 use strata_control::{Controller, FlowsStatus};
-use strata_query::{FlowRecord, RecordFormat, RecordWriter};
+use strata_query::{FlowProtocol, FlowRecord, RecordFormat, RecordWriter};
 use strata_role::{Notice, Tell};
 use strata_wire::unix_ns;
 
@@ -137,7 +137,7 @@ pub(crate) struct Sender {
 
 impl Sender {
     pub(crate) fn new(
-        collector: FlowCollector,
+        (collector, protocol): (FlowCollector, FlowProtocol),
         (workers, hash_seed, timeouts): (usize, [u64; 2], Timeouts),
         (lost, spare): (Arc<AtomicU64>, Spare),
         (is_live, controller, tell): (bool, Arc<Controller>, Tell),
@@ -154,7 +154,7 @@ impl Sender {
         let metering = || Metering::new(timeouts, 0, hash_seed);
         Ok(Self {
             meterings: std::iter::repeat_with(metering).take(workers).collect(),
-            writer: RecordWriter::new(datagrams, RecordFormat::IpfixDatagrams)?,
+            writer: RecordWriter::new(datagrams, RecordFormat::Datagrams(protocol))?,
             spare,
             lost,
             counts,

@@ -132,9 +132,10 @@ pub fn run(args: &Args) -> Result<()> {
     let progress = Progress::unless(stdout().is_terminal(), Progress::of_bytes);
     let (logs, words) = Logs::open(&args.log, &args.words, &args.print.key, &progress)?;
     let (pattern, filter) = args.pattern.pattern(words)?;
-    let filter = text::filter(filter)?;
+    let names = args.print.names.read()?;
+    let filter = names.filter(filter)?;
     let find = logs.find(&args.print.span, filter.as_ref())?;
-    let mut owners = Owners::of(&args.print.names, &logs, &find)?;
+    let mut owners = Owners::of(&args.print.names, names, &logs, &find)?;
     let clock = Clock::of(&args.print.clock);
     let mut lines = Lines::new();
     let mut rows: Vec<PacketRows> = (0..logs.len()).map(|_| PacketRows::default()).collect();

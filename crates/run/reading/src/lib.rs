@@ -14,3 +14,5 @@ mod line;
 mod names;
 pub mod read;
 pub mod top;
+
+pub use names::{NameFiles, Names};

@@ -4,6 +4,7 @@
 //! Source: hosts(5); the MaxMind DB file format, version 2.0.
 
 mod answers;
+mod networks;
 mod owners;
 
 use std::collections::{BTreeMap, HashMap};
@@ -16,8 +17,9 @@ use anyhow::{Context as _, Result, anyhow, ensure};
 use ipnet::IpNet;
 use maxminddb::Reader;
 use serde_json::Value;
+use strata_filter::Filter;
 use strata_query::{Find, Kept, PacketRows};
-use strata_terminal::selection::Logs;
+use strata_terminal::selection::{Logs, damage_counts};
 use strata_terminal::text;
 use strata_wire::dissect::protocol;
 use tracing::{info, warn};
@@ -45,22 +47,30 @@ const DNS_PORTS: [u16; 2] = [53, 5353];
 /// Addresses that are remembered.
 const ADDRESSES_MAX: usize = 1 << 17;
 
-/// Where names are found.
+/// Files in which names are found.
 #[derive(Debug, clap::Args)]
-pub(crate) struct NamesArgs {
+pub struct NameFiles {
     /// Read names of hosts and networks from this file: an address or a network and its name on
     /// each line, as in /etc/hosts. An address gets the name of the smallest network that contains
-    /// it. May be given several times.
+    /// it. In filters, 'tag NAME' selects the networks with this name. May be given several times.
     #[arg(long, value_name = "FILE")]
     names: Vec<PathBuf>,
 
     /// Look up countries and autonomous systems in this database in MaxMind's format (GeoLite2,
-    /// DB-IP, IPinfo). May be given several times.
+    /// DB-IP, IPinfo). In filters, 'country CODE' and 'asn NUMBER' select their networks. May be
+    /// given several times.
     #[arg(long, value_name = "FILE")]
     mmdb: Vec<PathBuf>,
+}
 
-    /// Take names of hosts from the DNS answers in these logs, from the start of the logs, whatever
-    /// --from says, as far as their payload was kept: the name asked for last, and the number of
+/// Where names are found.
+#[derive(Debug, clap::Args)]
+pub(crate) struct NamesArgs {
+    #[command(flatten)]
+    files: NameFiles,
+
+    /// Take host names from the DNS answers in these logs, as far as their payload was kept, from
+    /// the start of the logs, whatever --from says: the name looked up last, and the number of
     /// others. An address's own name in --names takes precedence. The logs are read twice, the
     /// first time without the filter.
     #[arg(long)]
@@ -69,9 +79,14 @@ pub(crate) struct NamesArgs {
 
 /// What is known about addresses.
 #[derive(Default)]
-pub(crate) struct Names {
+pub struct Names {
     /// By length of the prefix.
     networks: BTreeMap<u8, HashMap<IpNet, String>>,
+    /// By name, of which a network may have several.
+    tags: HashMap<String, Vec<IpNet>>,
+    /// The files that these are from.
+    files: Vec<String>,
+    asked: networks::Asked,
     answers: Answers,
     databases: Vec<Database>,
 }
@@ -81,33 +96,19 @@ struct Database {
     reader: Reader<Vec<u8>>,
 }
 
-impl NamesArgs {
-    /// Whether there is a file of names.
-    pub(crate) fn has_names(&self) -> bool {
-        !self.names.is_empty()
-    }
-
-    /// Whether anything is to be known.
-    pub(crate) fn is_any(&self) -> bool {
-        self.has_names() || self.has_databases() || self.dns_names
-    }
-
-    /// Whether there is a database.
-    pub(crate) fn has_databases(&self) -> bool {
-        !self.mmdb.is_empty()
-    }
-
+impl NameFiles {
     /// Reads the files.
     ///
     /// # Errors
     ///
     /// If one cannot be read or understood; with its line, if it has lines.
-    pub(crate) fn read(&self) -> Result<Names> {
+    pub fn read(&self) -> Result<Names> {
         let mut names = Names::default();
         for file in &self.names {
             let text = fs::read_to_string(file);
             let text = text.with_context(|| format!("{}: cannot read names", file.display()))?;
             names.add_lines(file, &text)?;
+            names.files.push(file.display().to_string());
         }
         for file in &self.mmdb {
             let reader = Reader::open_readfile(file).with_context(|| {
@@ -119,6 +120,32 @@ impl NamesArgs {
             });
         }
         Ok(names)
+    }
+}
+
+impl NamesArgs {
+    /// Whether there is a file of names.
+    pub(crate) fn has_names(&self) -> bool {
+        !self.files.names.is_empty()
+    }
+
+    /// Whether anything is to be known.
+    pub(crate) fn is_any(&self) -> bool {
+        self.has_names() || self.has_databases() || self.dns_names
+    }
+
+    /// Whether there is a database.
+    pub(crate) fn has_databases(&self) -> bool {
+        !self.files.mmdb.is_empty()
+    }
+
+    /// Reads the files.
+    ///
+    /// # Errors
+    ///
+    /// If one cannot be read or understood; with its line, if it has lines.
+    pub(crate) fn read(&self) -> Result<Names> {
+        self.files.read()
     }
 
     /// Reads the DNS answers of the logs, if they are wanted; those before `find` too.
@@ -162,14 +189,14 @@ impl NamesArgs {
             Ok(ControlFlow::Continue(()))
         });
         let read = read.context("--dns-names")?;
-        answers.say(read.damage.len());
+        answers.say(damage_counts(&read.damage));
         Ok(())
     }
 }
 
 impl Answers {
     /// Says how far the names can be trusted.
-    fn say(&self, damaged: usize) {
+    fn say(&self, damage: Option<String>) {
         let hosts = text::count_of(self.addresses() as u64, "host");
         let answers = text::count_of(self.messages, "DNS answer");
         match self.cut {
@@ -185,14 +212,22 @@ impl Answers {
                 text::count_of(self.beyond, "name")
             );
         }
-        if damaged > 0 {
-            let places = text::count_of(damaged as u64, "damaged place");
-            warn!("--dns-names: {places} in the log: names may be missing");
+        if let Some(counts) = damage {
+            warn!("--dns-names: {counts} in the log: names may be missing");
         }
     }
 }
 
 impl Names {
+    /// A filter of trailing arguments, in which these names may be; `None` without any.
+    ///
+    /// # Errors
+    ///
+    /// If it is no filter, or a name in it is unknown.
+    pub fn filter(&self, words: &[String]) -> Result<Option<Filter>> {
+        text::filter_with(words, self)
+    }
+
     fn add_lines(&mut self, file: &Path, text: &str) -> Result<()> {
         for (number, line) in (1_u64..).zip(text.lines()) {
             let place = || format!("{}:{number}", file.display());
@@ -217,6 +252,11 @@ impl Names {
                 name.len() <= NAME_BYTES_MAX,
                 "{}: the name is longer than {NAME_BYTES_MAX} bytes",
                 place()
+            );
+            networks::tag(
+                &mut self.tags,
+                network.trunc(),
+                std::iter::once(name).chain(words),
             );
             let same_length = self.networks.entry(network.prefix_len()).or_default();
             // The first name counts, as in /etc/hosts.
@@ -262,6 +302,9 @@ impl Names {
         find: impl Fn(&Value) -> Option<String>,
     ) -> Result<Option<String>> {
         for database in &self.databases {
+            if address.is_ipv6() && database.reader.metadata().ip_version == 4 {
+                continue;
+            }
             let found = database.reader.lookup(address);
             let record = found.and_then(|found| found.decode::<Value>());
             let record = record
@@ -279,10 +322,7 @@ impl Names {
     ///
     /// If a database is damaged.
     pub(crate) fn country(&self, address: IpAddr) -> Result<Option<String>> {
-        self.looked_up(address, |record| {
-            let text = |place: &&str| record.pointer(place)?.as_str().map(str::to_owned);
-            COUNTRY.iter().find_map(text)
-        })
+        self.looked_up(address, country_of)
     }
 
     /// The autonomous system of an address.
@@ -292,13 +332,7 @@ impl Names {
     /// If a database is damaged.
     pub(crate) fn system(&self, address: IpAddr) -> Result<Option<String>> {
         self.looked_up(address, |record| {
-            let number = SYSTEM
-                .iter()
-                .find_map(|place| match record.pointer(place)? {
-                    Value::Number(number) => Some(format!("AS{number}")),
-                    Value::String(text) => Some(text.clone()),
-                    _ => None,
-                })?;
+            let number = system_of(record)?;
             let name = SYSTEM_NAME
                 .iter()
                 .find_map(|place| record.pointer(place)?.as_str());
@@ -318,6 +352,22 @@ impl Names {
             system: self.system(address)?,
         })
     }
+}
+
+/// The country that a record of a database names.
+fn country_of(record: &Value) -> Option<String> {
+    let text = |place: &&str| record.pointer(place)?.as_str().map(str::to_owned);
+    COUNTRY.iter().find_map(text)
+}
+
+/// The autonomous system that a record of a database names: `AS` and its number.
+fn system_of(record: &Value) -> Option<String> {
+    let number = |place: &&str| match record.pointer(place)? {
+        Value::Number(number) => Some(format!("AS{number}")),
+        Value::String(text) => Some(text.clone()),
+        _ => None,
+    };
+    SYSTEM.iter().find_map(number)
 }
 
 fn is_host(network: IpNet) -> bool {

@@ -152,9 +152,10 @@ impl Lines {
 /// Prints the packets.
 pub fn run(args: &Args) -> Result<()> {
     let (logs, filter) = Logs::open(&args.log, &args.more, &args.print.key, &Progress::none())?;
-    let filter = text::filter(filter)?;
+    let names = args.print.names.read()?;
+    let filter = names.filter(filter)?;
     let find = logs.find(&args.print.span, filter.as_ref())?;
-    let mut owners = Owners::of(&args.print.names, &logs, &find)?;
+    let mut owners = Owners::of(&args.print.names, names, &logs, &find)?;
     let clock = Clock::of(&args.print.clock);
     let mut lines = Lines::new();
     let mut rows: Vec<PacketRows> = (0..logs.len()).map(|_| PacketRows::default()).collect();

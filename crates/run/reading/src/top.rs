@@ -382,7 +382,7 @@ pub fn run(args: &Args) -> Result<()> {
     let mut keys = ByAddress::default();
     let progress = Progress::of_bytes();
     let (logs, filter) = Logs::open(&args.log, &args.more, &args.key, &progress)?;
-    let filter = text::filter(filter)?;
+    let filter = names.filter(filter)?;
     let find = logs.find(&args.span, filter.as_ref())?;
     args.names.read_answers(&mut names, &logs, &find)?;
     let mut rows: Vec<PacketRows> = (0..logs.len()).map(|_| PacketRows::default()).collect();

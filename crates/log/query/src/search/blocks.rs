@@ -106,6 +106,7 @@ pub(super) fn of_blocks(
                         file: block.file.clone(),
                         offset: block.records_at() + bad.at as u64,
                         problem: bad.problem.to_owned(),
+                        missing: None,
                     };
                     take.damage(place.to_string());
                 }

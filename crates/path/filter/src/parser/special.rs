@@ -60,7 +60,7 @@ impl Parser<'_> {
             .ok_or_else(|| {
                 self.error(
                 self.span(start),
-                "as a number an 802.11 type is the frame control field's bits in place: 0, 4, 8 \
+                "as a number, an 802.11 type is its bits within the frame control field: 0, 4, 8 \
                  or 12",
             )
             })
@@ -74,7 +74,7 @@ impl Parser<'_> {
             return bits.map(|bits| bits | of).ok_or_else(|| {
                 self.error(
                     self.span(start),
-                    "as a number an 802.11 subtype is the frame control field's bits in place: a \
+                    "as a number, an 802.11 subtype is its bits within the frame control field: a \
                      multiple of 16, at most 240",
                 )
             });

@@ -3,5 +3,6 @@
 mod errors;
 mod kernel;
 mod language;
+mod named;
 mod oracle;
 mod support;

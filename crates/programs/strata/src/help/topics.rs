@@ -19,13 +19,18 @@ and vlan and tcp tagged ones. Filters go after all options:
   strata export log/ -w web.pcapng 'tcp port 80 or tcp port 443'
 
   host 192.0.2.7, net 10.0.0.0/8       either end; src or dst before it: one end
-  port 53, portrange 6000-6010         either end; of tcp, udp or sctp only: tcp port 80
+  port 53, portrange 6000-6010         either end; of one protocol only: tcp port 80
   tcp, udp, icmp, icmp6, arp, ip6      a protocol
   ether host 02:00:00:00:00:01         an address of the link layer
   vlan 7, mpls 16, pppoes, geneve      the rest of the filter applies inside
   greater 1000, len <= 64              lengths on the wire
   tcp[tcpflags] & tcp-syn != 0         bytes of a header
   not, and, or, ( )                    quote parentheses and < > for the shell
+
+read, grep, top, export and ask also know named networks, where the names are given:
+
+  tag dmz                              networks on lines such as '10.0.0.0/8 dmz' (--names FILE)
+  country DE, src asn 64500            networks in a database such as GeoLite2 (--mmdb FILE)
 
 A filter of a log sees only what was kept: a test of payload matches no packet of which only
 headers were kept.
@@ -146,7 +151,9 @@ pub(crate) fn run() -> Option<ExitCode> {
 
 #[cfg(test)]
 mod tests {
-    use strata_filter::Filter;
+    use std::sync::Arc;
+
+    use strata_filter::{Filter, Naming, NetworkNames, NetworkSet};
     use strata_policy::DetailBudget;
     use strata_terminal::text::{duration_ns, parse_time};
     use strata_wire::parse_bytes;
@@ -158,6 +165,16 @@ mod tests {
         for (name, page) in TOPICS {
             assert!(page.lines().count() <= 40, "{name}");
             assert!(page.lines().all(|line| line.len() <= 100), "{name}");
+        }
+    }
+
+    /// Every name is that of all addresses.
+    struct AllNames;
+
+    impl NetworkNames for AllNames {
+        fn networks(&self, _: Naming, _: &str) -> Result<Arc<NetworkSet>, String> {
+            let all = NetworkSet::new(vec![[0, u32::MAX]], vec![[0, u128::MAX]]);
+            Ok(Arc::new(all))
         }
     }
 
@@ -181,7 +198,8 @@ mod tests {
             }
             let of_names = line.contains("tcp,").then(|| line.split(", ").collect());
             for filter in of_names.unwrap_or_else(|| line.split(", ").collect::<Vec<_>>()) {
-                Filter::parse(filter).unwrap_or_else(|error| panic!("{filter}: {error}"));
+                let parsed = Filter::parse_with(filter, &AllNames);
+                parsed.unwrap_or_else(|error| panic!("{filter}: {error}"));
                 filters += 1;
             }
         }

@@ -17,16 +17,20 @@ pub(crate) struct Owners {
 }
 
 impl Owners {
-    /// Reads what was given and, if wanted, the DNS answers of the logs.
+    /// With these names and, if wanted, those in the DNS answers of the logs.
     ///
     /// # Errors
     ///
-    /// If a file or a log cannot be read or understood.
-    pub(crate) fn of(args: &NamesArgs, logs: &Logs, find: &Find<'_>) -> Result<Self> {
+    /// If a log cannot be read or understood.
+    pub(crate) fn of(
+        args: &NamesArgs,
+        mut names: Names,
+        logs: &Logs,
+        find: &Find<'_>,
+    ) -> Result<Self> {
         if !args.is_any() {
             return Ok(Self::default());
         }
-        let mut names = args.read()?;
         args.read_answers(&mut names, logs, find)?;
         Ok(Self {
             names: Some(names),

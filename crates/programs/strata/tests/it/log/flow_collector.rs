@@ -1,5 +1,7 @@
 //! Flows sent to collectors of others, which say what they got.
 
+mod netflow9;
+
 use std::io::{BufRead as _, BufReader};
 use std::net::UdpSocket;
 use std::path::{Path, PathBuf};
@@ -61,12 +63,21 @@ impl Nfcapd {
         format!("udp://localhost:{}", self.port)
     }
 
-    /// Packets, flows and gaps in the numbers, as nfdump counts them.
-    fn counts(mut self) -> [u64; 3] {
+    /// Ends it, once it has read what was sent.
+    fn end(&mut self) {
         wait_until_read(self.port);
         signal(&self.child, "TERM");
         std::io::copy(&mut self.said, &mut std::io::sink()).unwrap();
         self.child.wait().unwrap();
+    }
+
+    /// Packets, flows and gaps in the numbers, as nfdump counts them.
+    fn counts(mut self) -> [u64; 3] {
+        self.end();
+        self.counted()
+    }
+
+    fn counted(&self) -> [u64; 3] {
         let counted = ok(Command::new("nfdump").arg("-R").arg(&self.got).arg("-I"));
         ["Packets", "Flows", "Sequence failures"].map(|name| {
             let mut lines = counted.lines();

@@ -1,6 +1,8 @@
 //! Names, countries and autonomous systems of addresses in `strata top`, `read` and `grep`, compared with
 //! libmaxminddb and, for names in DNS answers, with tshark.
 
+mod filters;
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::Write as _;
