@@ -121,8 +121,12 @@ impl Owner {
         user && group.is_none_or(|group| group.gid().as_raw() == dir.st_gid && inherits)
     }
 
-    /// Gives an open file or directory to the owner. `path` is for messages.
-    pub(crate) fn take(&self, fd: impl AsFd, is_dir: bool, path: &Path) -> Result<(), OwnerError> {
+    /// Gives an open file or directory, which Strata has just made, to the owner. `path` is for messages.
+    ///
+    /// # Errors
+    ///
+    /// The kernel's error.
+    pub fn take(&self, fd: impl AsFd, is_dir: bool, path: &Path) -> Result<(), OwnerError> {
         let failed = |what| {
             move |source: Errno| OwnerError::System {
                 path: path.to_owned(),

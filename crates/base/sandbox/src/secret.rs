@@ -40,6 +40,25 @@ pub enum SecretError {
     TooLong(PathBuf),
 }
 
+/// Checks that only the owner of a file can read it. `path` is its name in messages: the open file is checked, since
+/// the path may lead elsewhere by now.
+///
+/// # Errors
+///
+/// If group or others have any permission ([`SecretError::Open`]), or the mode cannot be read.
+pub fn check_private(path: &Path, file: &File) -> Result<(), SecretError> {
+    let about = file.metadata().map_err(|source| SecretError::Read {
+        path: path.to_owned(),
+        source,
+    })?;
+    let mode = about.mode() & 0o7777;
+    if mode & OTHERS == 0 {
+        return Ok(());
+    }
+    let path = path.to_owned();
+    Err(SecretError::Open { path, mode })
+}
+
 /// Reads the secret in a file, trimmed of white space, if only the file's owner can read it.
 ///
 /// # Errors
@@ -51,12 +70,7 @@ pub fn read_secret(path: &Path) -> Result<String, SecretError> {
         source,
     };
     let file = File::open(path).map_err(failed)?;
-    // Of the open file: the path may point elsewhere by now.
-    let mode = file.metadata().map_err(failed)?.mode() & 0o7777;
-    if mode & OTHERS != 0 {
-        let path = path.to_owned();
-        return Err(SecretError::Open { path, mode });
-    }
+    check_private(path, &file)?;
     let mut secret = String::new();
     let mut limited = file.take(SECRET_BYTES_MAX + 1);
     let read = limited.read_to_string(&mut secret).map_err(failed)?;

@@ -51,8 +51,7 @@ pub fn runtime_dir() -> PathBuf {
 pub enum SocketError {
     /// Something else has that name.
     #[error(
-        "{}: this exists and is not a socket, so it stays as it is: name another path for the \
-         socket", .0.display()
+        "{}: exists and is not a socket, so it is left alone: name another path for the socket", .0.display()
     )]
     NotASocket(PathBuf),
     /// The socket is in use.
@@ -329,7 +328,8 @@ fn remove_left_over(base: &OwnedFd) {
     for entry in listed.flatten().take(LEFT_OVER_MAX) {
         let name = OsStr::from_bytes(entry.file_name().to_bytes());
         let text = name.to_string_lossy();
-        if !text.starts_with("record-") && !text.starts_with("relay-") {
+        let is_of_ours = ["record-", "relay-", "collector-"];
+        if !is_of_ours.iter().any(|kind| text.starts_with(kind)) {
             continue;
         }
         let flags = flags | OFlags::NOFOLLOW;

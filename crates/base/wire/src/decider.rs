@@ -288,12 +288,14 @@ pub fn in_words(reason: &str) -> Option<String> {
         "policy" if rest == "default" => "no policy matches, so the default action".to_owned(),
         "policy" => with("policy"),
         "alert" => with("an alert on the flow, signature"),
-        "mode" => format!("mode {rest}, which keeps the same of every class"),
+        "mode" => format!("mode {rest}, which keeps the same amount of every class"),
         "sampling" => format!("in the sample of {}", rest.replace('-', " of all ")),
         "first-bytes" => "among the first bytes of the flow (--first-bytes)".to_owned(),
         "detail" => "early enough in its flow for the budget of detail (--detail)".to_owned(),
         "over-budget" => {
-            "over budget: its class is kept in more detail, but --detail did not suffice".to_owned()
+            "over budget: its class is kept in more detail, but the budget (--detail) did not cover \
+             this packet"
+                .to_owned()
         }
         "class" => format!("a later packet of class {rest}"),
         "look-back" => {

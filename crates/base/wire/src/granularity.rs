@@ -102,6 +102,17 @@ impl KeepKind {
         }
     }
 
+    /// What is kept of a packet of which this is to be kept, and which came as `arrived` says
+    /// ([`Interface::kept`](crate::Interface::kept)): no more than came. Of packets that came in part, some are whole.
+    #[inline]
+    #[must_use]
+    pub fn as_arrived(self, arrived: Self, is_whole: bool) -> Self {
+        match arrived {
+            Self::Partial if is_whole => self,
+            arrived => self.min(arrived),
+        }
+    }
+
     /// Where packets kept so are cut.
     #[inline]
     #[must_use]

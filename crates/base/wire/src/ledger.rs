@@ -157,6 +157,22 @@ impl Ledger {
         ]
     }
 
+    /// Packets that were lost after it was decided how much of them is kept, in bytes on the wire: all that were
+    /// dropped, except those that the kernel skipped.
+    #[must_use]
+    pub fn dropped_after_decision(&self) -> Counters {
+        let mut dropped = Counters::default();
+        for reason in DropReason::ALL {
+            match reason {
+                DropReason::DiskFull | DropReason::WriteError | DropReason::RelayLost => {
+                    dropped.merge(self.dropped[reason as usize]);
+                }
+                DropReason::CpuBudget => {}
+            }
+        }
+        dropped
+    }
+
     /// The sum of all drop reasons.
     #[must_use]
     pub fn dropped_total(&self) -> Counters {

@@ -4,8 +4,11 @@ mod clock;
 
 pub use clock::{unix_ns, unix_seconds};
 
-use crate::LinkType;
 use crate::pcapng::options::{self, code};
+use crate::{KeepKind, LinkType};
+
+/// What an interface's comment begins with that says what its packets were cut to.
+const KEPT: &str = "strata: granularity=";
 
 /// Something in a capture file that is not a packet, in the file's order.
 ///
@@ -71,6 +74,23 @@ impl Interface {
     #[must_use]
     pub fn name(&self) -> Option<&str> {
         self.text(code::IF_NAME)
+    }
+
+    /// What its packets were cut to before they came, as a comment says that a collector of exported packets writes:
+    /// to headers, or in part ([`KeepKind::as_arrived`]). [`KeepKind::Full`] if there is none, as in captures.
+    #[must_use]
+    pub fn kept(&self) -> KeepKind {
+        let mut said = options::comments(&self.options).filter_map(|comment| {
+            let name = comment.strip_prefix(KEPT)?;
+            KeepKind::ALL.into_iter().find(|kind| kind.name() == name)
+        });
+        said.next().unwrap_or(KeepKind::Full)
+    }
+
+    /// Adds that comment.
+    pub fn set_kept(&mut self, kept: KeepKind) {
+        let comment = format!("{KEPT}{}", kept.name());
+        options::push_comment(&mut self.options, &comment).expect("it is short");
     }
 
     /// The interface's description (`if_description`).

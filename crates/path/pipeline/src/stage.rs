@@ -26,9 +26,9 @@ use strata_blocks::SinkError;
 use strata_capture::{PacketRef, Packets};
 use strata_classify::{LANES, VerdictId};
 use strata_policy::Plan;
-use strata_wire::Outcome;
 use strata_wire::prefetch;
 use strata_wire::wide::{GROUP, GROUPS, WIDE};
+use strata_wire::{KeepKind, Outcome};
 
 use crate::classifier::{Classifier, bits};
 use crate::flows::wire_bytes;
@@ -137,6 +137,11 @@ impl Stages {
         let Some(scanned) = self.parse.scan(batch, chosen, &mut data) else {
             return Ok(false);
         };
+        // Triggers record packets before the last stage, where what came is compared with what is kept.
+        let arrived = self.parse.source(scanned.interface).kept;
+        if arrived != KeepKind::Full && self.triggers.is_some() {
+            return Ok(false);
+        }
         let times = (scanned.earliest_ns, scanned.latest_ns);
         let is_counted = self.classifier.takes_columns(chosen.len(), times);
         // Whatever their times, policies may discard most of them; and no window of the table of flows begins
@@ -275,6 +280,10 @@ impl Stages {
         if let Some(shadow) = &mut self.shadow {
             shadow.columns(batch, known, keep);
         }
+        let arrived = self.parse.source(recording.interface).kept;
+        if arrived != KeepKind::Full {
+            keep::as_arrived(batch, arrived, count);
+        }
         let definitions = definitions(known, sources, keep);
         record.columns(batch, &mut recording, count, definitions)
     }
@@ -370,7 +379,10 @@ impl Stages {
         let of = ToRecord {
             packet,
             class,
-            keep: keep.kind(),
+            keep: keep.kind().as_arrived(
+                self.parse.source(packet.interface).kept,
+                packet.wire_len <= lane.captured_len(),
+            ),
             kept_len,
             reason,
             header_len: lane.header_len(),

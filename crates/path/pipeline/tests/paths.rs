@@ -30,7 +30,7 @@ use strata_sketch::{BITS_DEFAULT, Pressure, TableSize};
 use strata_testkit::{format_captures, labelled_captures, workspace_root};
 use strata_wire::dissect::dissect;
 use strata_wire::pcapng::options::{self, code};
-use strata_wire::{Counters, FlowKey, Interface, Ledger, LinkType, Meta, TunnelKey};
+use strata_wire::{Counters, FlowKey, Interface, KeepKind, Ledger, LinkType, Meta, TunnelKey};
 
 use common::{Blocks, Packet, another, packets};
 
@@ -160,6 +160,8 @@ struct Setup {
     has_shadow: bool,
     /// Whether the kernel learns how much of a flow's packets is enough.
     has_cut: bool,
+    /// What packets were cut to before they came, as their interfaces say.
+    arrived: KeepKind,
     table: TableSize,
 }
 
@@ -256,6 +258,7 @@ impl Setup {
             shows_all: false,
             has_shadow: false,
             has_cut: false,
+            arrived: KeepKind::Full,
             table: TableSize::fixed(BITS_DEFAULT),
         }
     }
@@ -454,6 +457,9 @@ fn record_refs(
         let mut interface = Interface::new(link, SNAPLEN);
         let name = format!("eth{id}");
         options::push(&mut interface.options, code::IF_NAME, name.as_bytes()).unwrap();
+        if setup.arrived != KeepKind::Full {
+            interface.set_kept(setup.arrived);
+        }
         worker.meta(Meta::Interface { id, interface }).unwrap();
     }
     // Of some flows, before their first packets come.
@@ -522,6 +528,7 @@ proptest! {
         shows_all in any::<bool>(),
         has_shadow in any::<bool>(),
         has_cut in any::<bool>(),
+        arrived in prop::sample::select(vec![KeepKind::Full, KeepKind::Full, KeepKind::Partial, KeepKind::Header]),
         // Most windows of packets like these are too much for the smallest.
         bits in prop::sample::select(vec![(16, 16), (2, 9), (1, 3)]),
     ) {
@@ -530,7 +537,7 @@ proptest! {
         let table = TableSize::growing(bits.0, bits.1);
         let setup = Setup {
             modes, filter, rules, detail, look_back_bytes, first_bytes, is_alerted, is_tapped, shows_all, has_shadow,
-            has_cut, table,
+            has_cut, arrived, table,
         };
         let expected = record(&model, &setup, DataPath::Reference, &packets, &[64]);
         for path in paths() {
@@ -538,6 +545,38 @@ proptest! {
             if let Some(difference) = difference(&expected, &found) {
                 prop_assert!(false, "{}: {difference}", path.name());
             }
+        }
+    }
+}
+
+/// A packet that was cut before it came is not called whole, however it was cut.
+#[test]
+fn packets_that_came_cut_are_kept_as_they_came() {
+    let model = model();
+    let packets = packets(3, 3_000, 40, u64::MAX);
+    let mut refs: Vec<PacketRef<'_>> = packets.iter().map(Packet::as_ref).collect();
+    for packet in refs.iter_mut().step_by(3) {
+        packet.wire_len *= 2;
+    }
+    let (whole, cut) = (2_000, 1_000);
+    for (arrived, expected) in [
+        (KeepKind::Full, vec![("full", whole + cut)]),
+        (KeepKind::Partial, vec![("full", whole), ("partial", cut)]),
+        (KeepKind::Header, vec![("header", whole + cut)]),
+    ] {
+        let setup = Setup {
+            arrived,
+            ..Setup::mode("log-all")
+        };
+        for path in paths() {
+            let (left, in_columns) = record_refs(&model, &setup, path, &refs, &[256]);
+            let mut found = BTreeMap::new();
+            for kept in left.kept.iter().filter(|kept| kept.captured.packets > 0) {
+                *found.entry(kept.granularity).or_insert(0) += kept.captured.packets;
+            }
+            let found: Vec<_> = found.into_iter().collect();
+            assert_eq!(found, expected, "{}", path.name());
+            assert!(in_columns > 0 || matches!(path, DataPath::Reference));
         }
     }
 }

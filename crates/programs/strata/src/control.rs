@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use jiff::SignedDuration;
-use strata_control::client::{Client, ClientError};
+use strata_control::client::{Client, ClientError, Listening};
 use strata_control::config::PolicyConfig;
 use strata_control::{DetailRequest, MODE_PERIOD_MAX, ModeRequest, PolicyRequest};
 use strata_terminal::confined;
@@ -21,13 +21,15 @@ use strata_terminal::text::not_a_duration;
 /// Arguments of `strata status`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-If several recordings run, each is shown on one line, with the packets lost (before Strata and in
-it, added up) and its socket, for --socket. --json needs a single recording.
+If several recordings or collectors (`strata collector`) run, each is shown on one line, with the
+packets lost (before Strata and in it, added up) and its socket, for --socket. --json shows one: the
+only recording, or if there is none, the only collector.
 
 Examples:
   strata status
   strata status --watch
-  strata status --json | jq .packets_per_second")]
+  strata status --json | jq .packets_per_second
+  strata status --socket /run/strata/collector-4711/control.sock")]
 pub(crate) struct StatusArgs {
     #[command(flatten)]
     recording: RecordingArgs,
@@ -344,18 +346,30 @@ pub(crate) fn policy(args: &PolicyArgs) -> Result<()> {
     Ok(())
 }
 
-/// The page of the only recording, or a line for each; and why one of several did not answer.
+/// The page of the only recording or collector, or a line for each; and why one of several did not answer.
 fn all_status(clients: &[Client]) -> Result<(String, Option<ClientError>)> {
     if let [client] = clients {
-        let status = client.status()?;
-        let page = page::status(&status, &client.events()?, Reader::of_stdout());
+        let (events, reader) = (client.events()?, Reader::of_stdout());
+        let page = match client.listening()? {
+            Listening::Recording(status) => page::status(&status, &events, reader),
+            Listening::Collector(status) => page::collector(&status, &events, reader),
+        };
         return Ok((page, None));
     }
-    let status = clients.iter().map(|one| (one.socket(), one.status()));
+    let status = clients.iter().map(|one| (one.socket(), one.listening()));
     let status: Vec<_> = status.collect();
     let page = several::several(&status, Reader::of_stdout());
     let problem = status.into_iter().find_map(|(_, status)| status.err());
     Ok((page, problem))
+}
+
+/// The status of a recording; of a collector that writes a stream, an object with its status alone.
+fn as_json(client: &Client) -> Result<String> {
+    let status = match client.listening()? {
+        Listening::Recording(status) => serde_json::to_value(&status)?,
+        Listening::Collector(status) => serde_json::json!({ "collector": status }),
+    };
+    Ok(format!("{status:#}\n"))
 }
 
 pub(crate) fn status(args: &StatusArgs) -> Result<()> {
@@ -364,10 +378,7 @@ pub(crate) fn status(args: &StatusArgs) -> Result<()> {
     }
     loop {
         let (page, problem) = match args.json {
-            true => {
-                let status = args.recording.client()?.status()?;
-                (format!("{:#}\n", serde_json::to_value(&status)?), None)
-            }
+            true => (as_json(&args.recording.client()?)?, None),
             false => all_status(&args.recording.clients()?)?,
         };
         let mut out = standard();

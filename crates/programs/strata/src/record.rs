@@ -20,10 +20,9 @@ use strata_filter::Filter;
 use strata_policy::DetailBudget;
 use strata_record::{
     DestinationSpec, DetailSpec, InputSpec, LogSpec, ModelSpec, RecordSpec, ShadowSpec,
-    SteeringSpec, TriggerSpec,
+    SteeringSpec, StreamSpec, TriggerSpec,
 };
-use strata_role::Tell;
-use strata_store::{DiskChoice, RecorderOptions};
+use strata_role::{Handle, Tell};
 use strata_terminal::address::address;
 use strata_terminal::logging::{self, HAPPENED, LoggingArgs, QuietArgs};
 use strata_terminal::output::{refuse, standard};
@@ -35,6 +34,8 @@ use strata_wire::TunnelKey;
 use tracing::{info, warn};
 
 use crate::flows::FlowArgs;
+
+pub(crate) use log::LogFiles;
 
 /// How often signals are checked and the progress is updated.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
@@ -57,7 +58,8 @@ Examples:
   strata record -i eth0 -o log/ --serve
 
 While interfaces are captured: SIGINT (Ctrl-C) and SIGTERM finish the log and print the
-accounting, SIGUSR1 prints counters, SIGHUP reloads the configuration. `strata status` shows a
+accounting; another one, at least 1 s later, ends the recording at once, and the log is then not
+finished. SIGUSR1 prints counters, SIGHUP reloads the configuration. `strata status` shows a
 running recording; `mode`, `detail`, `policy`, `rotate` and `model promote` change it."
 )]
 pub(crate) struct Args {
@@ -249,7 +251,7 @@ impl DataPathArgs {
                 true => text::filter(&self.filter)?.map(Filter::on_interfaces),
                 false => text::filter(&self.filter)?,
             },
-            input_name: None,
+            stream: None,
             filter_text: self.filter.join(" "),
             model: ModelSpec {
                 model: loaded.model,
@@ -352,7 +354,7 @@ fn run_with(
         return Ok(());
     }
     let progress = Progress::unless(args.quiet.is_quiet(), Progress::of_packets);
-    let mut signals = Signals::stop()?;
+    let mut signals = Signals::stop_log()?;
     if args.read.is_empty() {
         signals.also_steer()?;
     }
@@ -401,49 +403,53 @@ fn run_with(
     outcome.failure.map_or(shown, |failure| Err(failure.into()))
 }
 
-/// Records a stream of packets into a log, as `-r` does, until it ends; `input_name` is what the log calls it.
-pub(crate) fn stream_into(
-    (input, input_name): (PathBuf, String),
-    log: &Path,
-    modes: &[String],
-    model: Option<&Path>,
-) -> Result<()> {
-    let loaded = strata_terminal::model::load(model)?;
-    let spec = RecordSpec {
-        input: InputSpec::Files(vec![input]),
-        destination: DestinationSpec::Log(Box::new(LogSpec {
-            dir: log.to_owned(),
-            recorder: RecorderOptions::default(),
-            disk: DiskChoice::Auto,
-            bytes_max: None,
-            group: None,
-        })),
-        input_name: Some(input_name),
-        filter: None,
-        filter_text: String::new(),
-        model: ModelSpec {
-            model: loaded.model,
-            json: loaded.json,
-            is_built_in: model.is_none(),
-        },
-        modes: modes.to_vec(),
-        detail: DetailSpec::Configured,
-        triggers: TriggerSpec::default(),
-        shadow: None,
-        mirror_to: None,
-        report_to: None,
-        flows_to: None,
-        memory_max: None,
-        steering: SteeringSpec::default(),
-        tunnel_key: TunnelKey::Inner,
-        hash_seed: [getrandom::u64()?, getrandom::u64()?],
-        sampling_seed: 0,
-        packets_max: None,
-    };
-    let handle = strata_role::start(spec, Arc::default(), Arc::new(logging::notice))?;
-    let outcome = handle.wait()?;
-    let shown = show::outcome(&outcome);
-    outcome.failure.map_or(shown, |failure| Err(failure.into()))
+/// A recording of a stream of packets into a log, as `-r` makes it.
+pub(crate) struct Stream(Handle<RecordSpec>);
+
+impl Stream {
+    /// Starts it: from a pipe that another part of this process writes, in these modes and with this model.
+    pub(crate) fn start(
+        (input, stream): (PathBuf, StreamSpec),
+        log: LogSpec,
+        (modes, model): (&[String], Option<&Path>),
+        steering: SteeringSpec,
+    ) -> Result<Self> {
+        let loaded = strata_terminal::model::load(model)?;
+        let spec = RecordSpec {
+            input: InputSpec::Files(vec![input]),
+            destination: DestinationSpec::Log(Box::new(log)),
+            stream: Some(stream),
+            filter: None,
+            filter_text: String::new(),
+            model: ModelSpec {
+                model: loaded.model,
+                json: loaded.json,
+                is_built_in: model.is_none(),
+            },
+            modes: modes.to_vec(),
+            detail: DetailSpec::Configured,
+            triggers: TriggerSpec::default(),
+            shadow: None,
+            mirror_to: None,
+            report_to: None,
+            flows_to: None,
+            memory_max: None,
+            steering,
+            tunnel_key: TunnelKey::Inner,
+            hash_seed: [getrandom::u64()?, getrandom::u64()?],
+            sampling_seed: 0,
+            packets_max: None,
+        };
+        let tell: Tell = Arc::new(logging::notice);
+        Ok(Self(strata_role::start(spec, Arc::default(), tell)?))
+    }
+
+    /// Waits until the stream ends, and prints what became of it.
+    pub(crate) fn ended(self) -> Result<()> {
+        let outcome = self.0.wait()?;
+        let shown = show::outcome(&outcome);
+        outcome.failure.map_or(shown, |failure| Err(failure.into()))
+    }
 }
 
 /// Refuses a file that is named twice: each of its packets would be recorded twice.

@@ -8,6 +8,7 @@ mod choice;
 mod outlet;
 mod reporting;
 mod senders;
+mod showing;
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -25,6 +26,7 @@ use ipnet::IpNet;
 use rustix::thread::CapabilitySet;
 use strata_auth::keys::SealKeys;
 use strata_capture::{PacketRef, PcapNgWriter, WriteError};
+use strata_control::SenderStatus;
 use strata_control::agent_client::CollectorReport;
 use strata_control::config::read_keys;
 use strata_exporter::{
@@ -32,20 +34,22 @@ use strata_exporter::{
     is_sealed,
 };
 use strata_filter::Filter;
-use strata_role::sandbox::{Reach, give_up, thread, unconfined};
+use strata_role::sandbox::{Reach, give_up, thread};
 use strata_role::{At as _, Notice, Result, RoleError, Tell};
-use strata_sandbox::{Owner, Role};
+use strata_sandbox::{Owner, Role, SocketFile};
 use strata_sys::socket::{self, Received, Receiver};
 use strata_wire::pcapng::options;
 use strata_wire::{exact, unix_seconds};
 
 use choice::Choice;
 use reporting::{Prepared, Reporting};
-use senders::Senders;
+use senders::{Senders, Taken};
+use showing::Showing;
 
 pub use outlet::Outlet;
 pub use reporting::ReportTo;
-pub use senders::{CollectedFrom, CollectorCounts};
+pub use senders::CollectorCounts;
+pub use showing::{ControlSocket, ShowSpec};
 
 /// Datagrams, or runs of them, that are taken with one system call.
 const BATCH: usize = 32;
@@ -53,7 +57,7 @@ const BATCH: usize = 32;
 const BUFFER_BYTES: u32 = 32 << 20;
 /// System calls for what is left in the socket at the end: as much as its buffer holds of small datagrams.
 const LAST_ROUNDS: usize = 4096;
-/// The interval at which what has arrived is summed up for the controller.
+/// The interval at which what has arrived is summed up, for the controller and for the status.
 const SUM_EVERY: Duration = Duration::from_secs(1);
 /// Between looks at the stop flag; what was written is flushed as often.
 const IDLE: Duration = Duration::from_millis(100);
@@ -77,7 +81,13 @@ pub struct CollectorSpec {
     pub only: Option<u32>,
     /// Only packets that match this are written.
     pub filter: Option<Filter>,
-    /// Drop what is not needed once it listens. Not if something else in this process needs it.
+    /// Whether headers of a sender's interface are an interface of their own in what is written, so that a log knows
+    /// what their sender kept.
+    pub splits: bool,
+    /// What it shows while it runs.
+    pub show: ShowSpec,
+    /// Drop what is not needed once it listens. Not if something else in this process needs it, or has dropped it.
+    /// A process that keeps everything says so before ([`unconfined`](strata_role::sandbox::unconfined)).
     pub sandboxed: bool,
 }
 
@@ -85,7 +95,7 @@ pub struct CollectorSpec {
 #[derive(Debug)]
 pub struct CollectorOutcome {
     /// By sender and interface.
-    pub from: Vec<CollectedFrom>,
+    pub from: Vec<SenderStatus>,
     /// Of all senders together, and what was of none.
     pub counts: CollectorCounts,
     /// Why not all could be written.
@@ -99,6 +109,7 @@ pub struct Collector {
     address: SocketAddr,
     opener: Option<Opener>,
     prepared: Option<Prepared>,
+    control: Option<SocketFile>,
     tell: Tell,
 }
 
@@ -107,15 +118,23 @@ impl Collector {
     ///
     /// # Errors
     ///
-    /// If the address is not of this host, or in use, or the keys cannot be used.
+    /// If the address is not of this host, or in use, or the keys or the control socket cannot be used.
     pub fn open(spec: CollectorSpec, tell: Tell) -> Result<Self> {
+        let board = Arc::clone(&spec.show.board);
+        let tell: Tell = Arc::new(move |notice: &Notice| {
+            board.notice(notice);
+            tell(notice);
+        });
         let named = || format!("--listen {}: cannot listen", spec.listen);
         let socket = socket::udp(spec.listen, BUFFER_BYTES).at_with(named)?;
         let address = socket.local_addr().at_with(named)?;
         let keys = spec.key_file.as_deref().map(keys).transpose()?;
         let report_to = spec.report_to.as_ref();
         let prepared = report_to.map(|to| Prepared::open(to, &tell));
+        let control = spec.show.socket.as_ref();
+        let control = control.map(|socket| socket.bind(&tell)).transpose()?;
         Ok(Self {
+            control: control.flatten(),
             prepared: prepared.transpose()?,
             spec,
             socket,
@@ -153,7 +172,7 @@ impl Collector {
             headers: HeaderReader::new(),
             packets: PacketReader::new(),
             staged: Staged::new(self.spec.comments),
-            senders: Senders::new(self.tell.clone()),
+            senders: Senders::new(self.spec.splits, self.tell.clone()),
             writer: PcapNgWriter::new(output.clone(), &[]).map_err(cannot_write)?,
             output,
             failed: None,
@@ -164,16 +183,23 @@ impl Collector {
             let reach = Reach {
                 again: self.spec.key_file.iter().chain(token).cloned().collect(),
                 write: to.iter().map(|to| to.state.clone()).collect(),
+                delete: self
+                    .control
+                    .as_ref()
+                    .and_then(SocketFile::own_dirs)
+                    .into_iter()
+                    .flatten()
+                    .collect(),
                 ..Reach::default()
             };
             let owner = Owner::default();
             give_up(&owner, &reach, CapabilitySet::empty(), &self.tell)?;
-            thread(Role::Server);
-        } else {
-            unconfined();
         }
+        thread(Role::Server);
         let reporting = self.prepared.map(|prepared| prepared.start(&self.tell));
         let reporting = reporting.transpose()?;
+        let listen = (self.address.to_string(), intake.opener.is_some());
+        let mut showing = Showing::start(self.spec.show, self.control, listen)?;
         let what = format!("collecting on UDP {}", self.address);
         (self.tell)(&Notice::serving(self.address, what));
         let key_file = self.spec.key_file.as_deref();
@@ -187,13 +213,15 @@ impl Collector {
             &self.socket,
             &mut intake,
             wanted,
-            reporting.as_ref(),
+            (&mut showing, reporting.as_ref()),
             &mut look,
         )?;
         let mut output = intake.output.0.borrow_mut();
         let mut counts = intake.senders.counts;
         counts.not_written = counts.packets - output.packets();
         counts.socket_drops = u64::from(socket::dropped(self.socket.as_fd())?);
+        intake.senders.counts = counts;
+        showing.publish(&intake.senders, output.packets(), counts.socket_drops);
         if let Some(reporting) = reporting {
             reporting.end(intake.senders.report(&counts));
         }
@@ -211,7 +239,7 @@ fn collect(
     socket: &UdpSocket,
     intake: &mut Intake<'_>,
     (stop, most): (&AtomicBool, Option<u64>),
-    reporting: Option<&Reporting>,
+    (showing, reporting): (&mut Showing, Option<&Reporting>),
     look: &mut dyn FnMut(&mut Intake<'_>),
 ) -> Result<()> {
     let mut receiver = Receiver::<BATCH>::default();
@@ -231,11 +259,15 @@ fn collect(
             flushed = Instant::now();
             intake.output.flush()?;
         }
-        if let Some(reporting) = reporting
-            && summed.elapsed() >= SUM_EVERY
-        {
+        if summed.elapsed() >= SUM_EVERY {
             summed = Instant::now();
-            reporting.set(intake.sum(socket)?);
+            // What is in memory is not what cannot be written.
+            intake.output.flush()?;
+            let drops = u64::from(socket::dropped(socket.as_fd())?);
+            showing.publish(&intake.senders, intake.output.packets(), drops);
+            if let Some(reporting) = reporting {
+                reporting.set(intake.sum(drops));
+            }
         }
     }
     // What had arrived by now, but no more than the socket holds: others may send for ever. It is counted also
@@ -270,6 +302,10 @@ struct Shared<'a>(Rc<RefCell<Outlet<'a>>>);
 impl<'a> Shared<'a> {
     fn new(output: Outlet<'a>) -> Self {
         Self(Rc::new(RefCell::new(output)))
+    }
+
+    fn packets(&self) -> u64 {
+        self.0.borrow().packets()
     }
 }
 
@@ -339,6 +375,21 @@ impl Staged {
             end: self.bytes.len(),
             label: packet.label,
         });
+    }
+
+    /// What there is.
+    fn taken(&self) -> Taken {
+        let (mut cut, mut start) = (0, 0);
+        for entry in &self.entries {
+            let len = entry.end.saturating_sub(start);
+            cut += u64::from(u64::from(entry.wire_len) > len as u64);
+            start = entry.end;
+        }
+        Taken {
+            packets: self.entries.len() as u64,
+            bytes: self.bytes.len() as u64,
+            cut,
+        }
     }
 
     /// The options of packets with this label.
@@ -436,10 +487,11 @@ impl Intake<'_> {
     }
 
     /// What has arrived so far, for the controller.
-    fn sum(&self, socket: &UdpSocket) -> Result<CollectorReport> {
-        let mut counts = self.senders.counts;
-        counts.socket_drops = u64::from(socket::dropped(socket.as_fd())?);
-        Ok(self.senders.report(&counts))
+    fn sum(&self, socket_drops: u64) -> CollectorReport {
+        self.senders.report(&CollectorCounts {
+            socket_drops,
+            ..self.senders.counts
+        })
     }
 
     /// Uses the keys that are in the file now; those before, if they cannot be used.
@@ -511,19 +563,19 @@ impl Intake<'_> {
             Kind::Headers => self.headers.read(bytes, take)?,
             Kind::Packets | Kind::Announcement => self.packets.read(bytes, take)?,
         };
-        let (writer, mut count) = (&mut self.writer, 0);
+        let taken = self.staged.taken();
+        let (writer, counts) = (&mut self.writer, &mut self.senders.counts);
         let is_chosen = self.choice.of(datagram.link);
         let written = self.staged.packets(interface, |packet| {
             if !is_chosen(packet.data, packet.wire_len) {
                 return Ok(());
             }
-            count += 1;
+            counts.packets += 1;
+            counts.bytes = counts.bytes.saturating_add(packet.data.len() as u64);
             writer.packet(packet)
         });
         self.failed = self.failed.take().or(written.err());
-        let taken = self.staged.entries.len() as u64;
         self.senders.taken(sender, &datagram, taken);
-        self.senders.counts.packets += count;
         let packets = self.senders.counts.packets;
         self.output.0.borrow_mut().mark(packets);
         Ok(())

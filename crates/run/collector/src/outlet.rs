@@ -14,6 +14,7 @@ use std::time::Duration;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use strata_role::{At as _, Notice, Result, RoleError, Tell};
+use strata_sandbox::Owner;
 use strata_sys::{pause, socket};
 
 /// Of what is written.
@@ -47,18 +48,23 @@ pub struct Outlet<'a> {
 }
 
 impl<'a> Outlet<'a> {
-    /// Creates a file, or opens a named pipe as soon as somebody reads it. Returns also when it is to stop.
+    /// Creates a file for `owner`, or opens a named pipe as soon as somebody reads it. Returns also when it is to stop.
+    /// A file that exists keeps its owner.
     ///
     /// # Errors
     ///
-    /// If the file cannot be opened, with its name.
-    pub fn create(path: &Path, stop: &'a AtomicBool, tell: &Tell) -> Result<Self> {
+    /// If the file cannot be opened, with its name, or not be given to its owner.
+    pub fn create(path: &Path, owner: &Owner, stop: &'a AtomicBool, tell: &Tell) -> Result<Self> {
         let name = path.display().to_string();
         let is_pipe = path
             .metadata()
             .is_ok_and(|found| found.file_type().is_fifo());
         if !is_pipe {
+            let is_new = !path.exists();
             let file = File::create(path).at_with(|| format!("{name}: cannot write"))?;
+            if is_new {
+                owner.take(&file, false, path)?;
+            }
             return Ok(Self::new(name, Some(file), false, stop));
         }
         let mut options = OpenOptions::new();

@@ -8,10 +8,11 @@ use std::time::{Duration, Instant};
 use strata_control::agent_client::{
     CollectedSession, CollectorReport, NAME_BYTES_MAX, SESSIONS_MAX as REPORTED_MAX,
 };
+use strata_control::{RefusedStatus, SenderStatus};
 use strata_exporter::{Announcement, Datagram, Kind, SealError, Sequence};
 use strata_role::{Notice, Tell};
 use strata_wire::pcapng::options::{self, code};
-use strata_wire::{Interface, LinkType};
+use strata_wire::{Interface, KeepKind, LinkType};
 
 /// Interfaces of senders at most; of more, one that is silent is forgotten, or the new one refused.
 const SENDERS_MAX: usize = 4096;
@@ -30,7 +31,9 @@ const IF_MAC_ADDRESS: u16 = 6;
 pub struct CollectorCounts {
     /// Packets that were to be written.
     pub packets: u64,
-    /// Those of them that could not be.
+    /// Their bytes.
+    pub bytes: u64,
+    /// Packets that could not be written, or are still in memory.
     pub not_written: u64,
     /// Datagrams that name the sender, and have no sequence number.
     pub announcements: u64,
@@ -61,34 +64,37 @@ impl CollectorCounts {
         };
         *count += 1;
     }
+
+    /// Datagrams that were not accepted.
+    #[must_use]
+    pub fn refused(&self) -> RefusedStatus {
+        RefusedStatus {
+            strangers: self.strangers,
+            forged: self.forged,
+            old: self.old,
+            unreadable: self.unreadable,
+            repeated: self.refused,
+            too_many: self.too_many,
+        }
+    }
 }
 
-/// What came from an interface of a sender.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct CollectedFrom {
-    /// Its address.
-    pub sender: IpAddr,
-    /// Identity of the interface.
-    pub identity: u32,
-    /// Names of host and interface, empty if they were not announced.
-    pub name: String,
-    /// Packets that arrived.
-    pub packets: u64,
-    /// Packets that were lost: on the way, or at the sender.
-    pub lost: u64,
-    /// Packets that were numbered before the first datagram arrived.
-    pub before: u64,
-    /// Datagrams that arrived.
-    pub datagrams: u64,
-    /// Datagrams that did not.
-    pub lost_datagrams: u64,
-    /// Packets that the sender's kernel dropped before they were looked at, as far as was announced.
-    pub dropped: u64,
-    /// Runs of the sender that were heard of.
-    pub sessions: u64,
-    /// Those of them that the next one came after without their end: what they captured and had not sent is in no
-    /// other count.
-    pub broken_off: u64,
+/// What was handed out of a datagram, or of several.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Taken {
+    pub(super) packets: u64,
+    pub(super) bytes: u64,
+    /// Packets without all their bytes.
+    pub(super) cut: u64,
+}
+
+impl Taken {
+    fn add(&mut self, more: Self) {
+        let add = |sum: &mut u64, more: u64| *sum = sum.saturating_add(more);
+        add(&mut self.packets, more.packets);
+        add(&mut self.bytes, more.bytes);
+        add(&mut self.cut, more.cut);
+    }
 }
 
 /// A run of a sender: numbers begin at 0 in each.
@@ -97,8 +103,7 @@ struct Session {
     number: u32,
     headers: Sequence,
     packets: Sequence,
-    /// Packets that were handed out.
-    taken: u64,
+    taken: Taken,
     /// As last announced.
     dropped: u64,
     /// Whether its end was announced.
@@ -109,8 +114,8 @@ struct Session {
 #[derive(Debug)]
 struct Origin {
     announced: Option<Announcement>,
-    /// Its number in what is written, with what it was written as.
-    written: Option<(u16, LinkType, String)>,
+    /// Its numbers in what is written, with what it was written as: of headers, and of packets.
+    written: [Option<(u16, LinkType, String)>; 2],
     /// The latest last.
     sessions: Vec<Session>,
     /// Sums of sessions that are forgotten.
@@ -120,7 +125,7 @@ struct Origin {
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Sums {
-    packets: u64,
+    taken: Taken,
     lost: u64,
     before: u64,
     datagrams: u64,
@@ -144,33 +149,41 @@ impl Sums {
             add(&mut self.datagrams, counters.datagrams);
             add(&mut self.lost_datagrams, counters.lost_datagrams);
         }
-        add(&mut self.packets, session.taken);
+        self.taken.add(session.taken);
         add(&mut self.dropped, session.dropped);
         // In datagrams that arrived: what was damaged, or of which other pieces did not arrive.
-        add(&mut self.lost, arrived.saturating_sub(session.taken));
+        add(
+            &mut self.lost,
+            arrived.saturating_sub(session.taken.packets),
+        );
     }
 }
 
 /// All senders.
 pub(super) struct Senders {
     known: HashMap<(IpAddr, u32), Origin>,
-    /// Interfaces that were forgotten.
-    gone: Vec<CollectedFrom>,
+    /// Interfaces that were forgotten, and their number, which may be larger.
+    gone: Vec<SenderStatus>,
+    forgotten: u64,
     /// When one to be forgotten was last looked for.
     searched: Instant,
     next_interface: u16,
+    /// Whether headers of an interface are written as an interface of their own.
+    splits: bool,
     pub(super) counts: CollectorCounts,
     tell: Tell,
     has_told_collision: bool,
 }
 
 impl Senders {
-    pub(super) fn new(tell: Tell) -> Self {
+    pub(super) fn new(splits: bool, tell: Tell) -> Self {
         Self {
             known: HashMap::new(),
             gone: Vec::new(),
+            forgotten: 0,
             searched: Instant::now(),
             next_interface: 0,
+            splits,
             counts: CollectorCounts::default(),
             tell,
             has_told_collision: false,
@@ -218,10 +231,12 @@ impl Senders {
         let Some(key) = oldest.map(|(key, _)| *key) else {
             return false;
         };
-        if let Some(from) = self.known.remove(&key)
-            && self.gone.len() < SENDERS_MAX
-        {
-            self.gone.extend(from.report(key));
+        if let Some(from) = self.known.remove(&key) {
+            self.forgotten += 1;
+            let status = from.status(key);
+            if self.gone.len() < SENDERS_MAX && has_sent(&status) {
+                self.gone.push(status);
+            }
         }
         true
     }
@@ -248,7 +263,7 @@ impl Senders {
         datagram: &Datagram,
         write: &mut dyn FnMut(u16, &Interface),
     ) -> Option<u16> {
-        let next = self.next_interface;
+        let (next, splits) = (self.next_interface, self.splits);
         let from = self.from(sender, datagram.source.identity)?;
         let session = from.session(datagram.source.session);
         let accepted = session.accept(datagram);
@@ -257,7 +272,8 @@ impl Senders {
             return None;
         }
         let name = from.name(sender, datagram.source.identity);
-        if let Some((number, link, as_name)) = &from.written
+        let place = usize::from(splits && datagram.kind != Kind::Headers);
+        if let Some((number, link, as_name)) = &from.written[place]
             && *link == datagram.link
             && *as_name == name
         {
@@ -267,17 +283,32 @@ impl Senders {
             self.counts.too_many += 1;
             return None;
         }
-        write(next, &from.interface(sender, datagram, &name));
-        from.written = Some((next, datagram.link, name));
+        let mut interface = from.interface(sender, datagram, &name);
+        if splits {
+            interface.set_kept(match datagram.kind {
+                Kind::Headers => KeepKind::Header,
+                Kind::Packets | Kind::Announcement => KeepKind::Partial,
+            });
+        }
+        write(next, &interface);
+        from.written[place] = Some((next, datagram.link, name));
         self.next_interface = next + 1;
         Some(next)
     }
 
-    /// `packets` packets of a datagram that was accepted were handed out.
-    pub(super) fn taken(&mut self, sender: IpAddr, datagram: &Datagram, packets: u64) {
+    /// These packets of a datagram that was accepted were handed out.
+    pub(super) fn taken(&mut self, sender: IpAddr, datagram: &Datagram, taken: Taken) {
         if let Some(from) = self.known.get_mut(&(sender, datagram.source.identity)) {
-            from.session(datagram.source.session).taken += packets;
+            from.session(datagram.source.session).taken.add(taken);
         }
+    }
+
+    /// What is known of each interface, by sender and identity, and the number of those that were forgotten.
+    pub(super) fn status(&self) -> (Vec<SenderStatus>, u64) {
+        let known = self.known.iter();
+        let mut list: Vec<SenderStatus> = known.map(|(key, from)| from.status(*key)).collect();
+        list.sort_by(|one, other| order(one).cmp(&order(other)));
+        (list, self.forgotten)
     }
 
     /// What is known of each session, for the controller: of too many, those that were heard of last.
@@ -329,14 +360,23 @@ impl Senders {
         }
     }
 
-    /// By sender and identity.
-    pub(super) fn into_list(self) -> Vec<CollectedFrom> {
+    /// Those from which something was exported, by sender and identity, with those that were forgotten.
+    pub(super) fn into_list(self) -> Vec<SenderStatus> {
+        let (known, _) = self.status();
         let mut list = self.gone;
-        let known = self.known.iter();
-        list.extend(known.filter_map(|(key, from)| from.report(*key)));
-        list.sort_by_key(|from| (from.sender, from.identity));
+        list.extend(known.into_iter().filter(has_sent));
+        list.sort_by(|one, other| order(one).cmp(&order(other)));
         list
     }
+}
+
+fn has_sent(from: &SenderStatus) -> bool {
+    from.datagrams > 0 || from.lost > 0
+}
+
+/// In which senders are listed.
+fn order(from: &SenderStatus) -> (Option<IpAddr>, u32) {
+    (from.sender.parse().ok(), from.identity)
 }
 
 /// Adds what came of a session from another address, which its sender had before or has now. Its numbers went on: those
@@ -370,7 +410,7 @@ impl Session {
             identity,
             session: self.number,
             name: shortened(name),
-            packets: sums.packets,
+            packets: sums.taken.packets,
             lost: sums.lost,
             before: sums.before,
         }
@@ -388,7 +428,7 @@ impl Origin {
     fn new() -> Self {
         Self {
             announced: None,
-            written: None,
+            written: [None, None],
             sessions: Vec::new(),
             earlier: Sums::default(),
             heard: Instant::now(),
@@ -449,18 +489,19 @@ impl Origin {
         interface
     }
 
-    /// `None` if nothing was exported.
-    fn report(&self, (sender, identity): (IpAddr, u32)) -> Option<CollectedFrom> {
+    fn status(&self, (sender, identity): (IpAddr, u32)) -> SenderStatus {
         let mut sums = self.earlier;
         self.sessions.iter().for_each(|session| sums.add(session));
         // The latest may go on.
         let is_on = self.sessions.last().is_some_and(|last| !last.has_ended);
         sums.broken_off -= u64::from(is_on);
-        (sums.datagrams > 0 || sums.lost > 0).then(|| CollectedFrom {
-            sender,
+        SenderStatus {
+            sender: sender.to_string(),
             identity,
             name: self.announced.as_ref().map_or_else(String::new, shown),
-            packets: sums.packets,
+            packets: sums.taken.packets,
+            bytes: sums.taken.bytes,
+            cut: sums.taken.cut,
             lost: sums.lost,
             before: sums.before,
             datagrams: sums.datagrams,
@@ -468,7 +509,8 @@ impl Origin {
             dropped: sums.dropped,
             sessions: sums.sessions,
             broken_off: sums.broken_off,
-        })
+            silent_seconds: self.heard.elapsed().as_secs_f64(),
+        }
     }
 }
 

@@ -1,6 +1,7 @@
 //! The HTTP API: on a Unix socket, and with a token or mutual TLS on TCP.
 
 mod agents;
+mod collector;
 mod connections;
 mod listen;
 
@@ -38,6 +39,7 @@ use connections::Limits;
 pub use crate::endpoint::{Admit, TcpEndpoint};
 pub(crate) use agents::{AgentRequest, ApplyRequest, UndoRequest};
 pub use agents::{serve_agents, serve_fleet_metrics};
+pub use collector::serve_collector;
 pub use connections::Connection;
 pub use listen::tcp as serve_tcp;
 
@@ -533,7 +535,7 @@ async fn query_answer(
 ) -> Response {
     // Held until the answer is sent, or its client gone: answers may be large.
     let Some(sending) = controller.queries().sending() else {
-        let message = "too many answers of queries are being sent: try again in a moment";
+        let message = "too many query answers are being sent: try again in a moment";
         return refused(StatusCode::SERVICE_UNAVAILABLE, message);
     };
     let answer = match controller.queries().answer(&name) {

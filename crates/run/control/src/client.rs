@@ -1,18 +1,20 @@
 //! Queries a running recording over its Unix socket.
 
 mod agents;
+mod sockets;
 
+use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use std::{fs, io};
 
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::{Bytes, Incoming};
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
-use serde::Serialize;
 use serde::de::DeserializeOwned;
-use strata_sandbox::{Owner, SOCKET_NAME, SocketError, SocketFile, runtime_dir};
+use serde::{Deserialize as _, Serialize};
+use serde_json::Value;
+use strata_sandbox::runtime_dir;
 use tokio::net::UnixStream;
 use tokio::runtime::Runtime;
 use tokio::time::timeout;
@@ -23,10 +25,12 @@ use crate::request::{
     DetailRequest, ExportTimesRequest, ModeRequest, ModelRequest, PolicyAdded, PolicyRequest,
     QueryRequest, Refusal,
 };
-use crate::status::{PolicyStatus, Status};
+use crate::status::{CollectorStatus, PolicyStatus, Status};
 use crate::vectors::{DATAGRAM_BYTES, FRAME_HEAD, VectorsEnd};
 
 pub use agents::{CONTROLLER_SOCKET, ControllerClient, ControllerError};
+use sockets::{Sockets, running};
+pub use sockets::{own_collector_socket, own_socket, own_socket_path};
 
 /// Maximum bytes of an answer: more than the largest list of policies has.
 const ANSWER_BYTES_MAX: usize = 256 << 20;
@@ -36,6 +40,9 @@ const ANSWER_BEGINS: Duration = Duration::from_secs(5);
 const CHANGE_BEGINS: Duration = Duration::from_secs(20);
 /// How long a whole exchange may take.
 const EXCHANGE: Duration = Duration::from_secs(60);
+
+/// The path of the status.
+const STATUS: &str = "/api/v1/status";
 
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
@@ -117,44 +124,13 @@ fn list(sockets: &[PathBuf]) -> String {
         .collect()
 }
 
-/// Listens on this process's socket, in a separate directory.
-///
-/// # Errors
-///
-/// If it cannot be made.
-pub fn own_socket(owner: &Owner) -> Result<SocketFile, SocketError> {
-    SocketFile::bind_in_own_dir(&runtime_dir(), &own_name(), owner)
-}
-
-/// Where [`own_socket`] is.
-#[must_use]
-pub fn own_socket_path() -> PathBuf {
-    runtime_dir().join(own_name()).join(SOCKET_NAME)
-}
-
-fn own_name() -> String {
-    format!("record-{}", std::process::id())
-}
-
-/// The socket of the only recording that is running.
-fn find_socket() -> Result<PathBuf, ClientError> {
-    let dir = runtime_dir();
-    let entries = fs::read_dir(&dir).into_iter().flatten().flatten();
-    // Relays' sockets hand out memory.
-    let entries =
-        entries.filter(|entry| !entry.file_name().to_string_lossy().starts_with("relay-"));
-    let sockets = entries.map(|entry| match entry.path() {
-        path if path.extension().is_some_and(|e| e == "sock") => path,
-        dir => dir.join(SOCKET_NAME),
-    });
-    let sockets = sockets.filter(|path| std::os::unix::net::UnixStream::connect(path).is_ok());
-    let mut sockets: Vec<PathBuf> = sockets.collect();
-    sockets.sort();
-    match sockets.len() {
-        0 => Err(ClientError::None { dir }),
-        1 => Ok(sockets.remove(0)),
-        _ => Err(ClientError::Several { sockets }),
-    }
+/// What listens on a control socket, with its status.
+#[derive(Clone, Debug)]
+pub enum Listening {
+    /// A recording, perhaps of what a collector receives.
+    Recording(Box<Status>),
+    /// A collector that writes a stream.
+    Collector(Box<CollectorStatus>),
 }
 
 /// A running recording, through its API: every answer has the type that the server sends.
@@ -172,22 +148,30 @@ impl Client {
     pub fn new(socket: Option<&Path>) -> Result<Self, ClientError> {
         let socket = match socket {
             Some(socket) => socket.to_owned(),
-            None => find_socket()?,
+            None => running().only()?,
         };
         Ok(Self::at(socket))
     }
 
-    /// The recording with this socket; without one, all that are running, by socket.
+    /// The recording or collector with this socket; without one, all that are running: recordings, and then
+    /// collectors, by socket.
     ///
     /// # Errors
     ///
-    /// If no recording is running.
+    /// If none is running.
     pub fn all(socket: Option<&Path>) -> Result<Vec<Self>, ClientError> {
-        match Self::new(socket) {
-            Err(ClientError::Several { sockets }) => {
-                Ok(sockets.into_iter().map(Self::at).collect())
-            }
-            one => one.map(|one| vec![one]),
+        if let Some(socket) = socket {
+            return Ok(vec![Self::at(socket.to_owned())]);
+        }
+        let Sockets {
+            recordings,
+            collectors,
+        } = running();
+        let all = recordings.into_iter().chain(collectors);
+        let all: Vec<Self> = all.map(Self::at).collect();
+        match all.is_empty() {
+            true => Err(ClientError::None { dir: runtime_dir() }),
+            false => Ok(all),
         }
     }
 
@@ -209,7 +193,26 @@ impl Client {
     ///
     /// If it cannot be reached, refuses, or sends an unexpected answer: as for all methods below.
     pub fn status(&self) -> Result<Status, ClientError> {
-        self.get("/api/v1/status")
+        self.get(STATUS)
+    }
+
+    /// The status of the recording or collector.
+    ///
+    /// # Errors
+    ///
+    /// As [`Client::status`].
+    pub fn listening(&self) -> Result<Listening, ClientError> {
+        let answer: Value = self.get(STATUS)?;
+        let odd = |source| self.odd(STATUS, source);
+        let mode = answer.get("mode");
+        match answer.get("collector").filter(|_| mode.is_none()) {
+            Some(status) => CollectorStatus::deserialize(status)
+                .map(|status| Listening::Collector(Box::new(status)))
+                .map_err(odd),
+            None => Status::deserialize(&answer)
+                .map(|status| Listening::Recording(Box::new(status)))
+                .map_err(odd),
+        }
     }
 
     /// The events, oldest first.

@@ -1,5 +1,6 @@
 //! What users ask of a running recording, and what it does by itself: modes, policies, events.
 
+mod board;
 mod events;
 mod exports;
 mod inner;
@@ -20,6 +21,7 @@ use strata_policy::{BudgetError, DetailBudget, ModeError, Steering};
 use strata_rules::PolicyError;
 use strata_wire::{Counters, exact};
 
+pub use board::CollectorBoard;
 pub use events::Event;
 use events::Events;
 pub use exports::ExportTimes;
@@ -153,6 +155,8 @@ pub struct Controller {
     /// As found last.
     eve: Mutex<Option<EveStatus>>,
     compaction: Mutex<Option<CompactionStatus>>,
+    /// The collector whose packets are recorded.
+    collector: Option<Arc<CollectorBoard>>,
     export_times: Arc<ExportTimes>,
 }
 
@@ -243,6 +247,7 @@ impl Controller {
             exports: Mutex::default(),
             eve: Mutex::default(),
             compaction: Mutex::default(),
+            collector: None,
             export_times: ExportTimes::new(times),
         })
     }
@@ -251,35 +256,6 @@ impl Controller {
     #[must_use]
     pub fn subscribers(&self) -> &Arc<Subscribers> {
         &self.subscribers
-    }
-
-    /// Publishes what was read of `--eve`.
-    pub fn set_eve(&self, status: EveStatus) {
-        *self.eve.lock().unwrap_or_else(PoisonError::into_inner) = Some(status);
-    }
-
-    /// What was read of `--eve`, if it was given.
-    #[must_use]
-    pub fn eve(&self) -> Option<EveStatus> {
-        *self.eve.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Publishes how far compaction is behind.
-    pub fn set_compaction(&self, status: CompactionStatus) {
-        let mut compaction = self
-            .compaction
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        *compaction = Some(status);
-    }
-
-    /// How far compaction was behind when that was found last.
-    #[must_use]
-    pub fn compaction(&self) -> Option<CompactionStatus> {
-        *self
-            .compaction
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The queries that are installed.
@@ -582,10 +558,15 @@ impl Controller {
         self.lock().events.take_events()
     }
 
-    /// The latest events, oldest first.
+    /// The latest events, oldest first, with those of its collector.
     #[must_use]
     pub fn events(&self) -> Vec<Event> {
-        self.lock().events.latest()
+        let mut events = self.lock().events.latest();
+        if let Some(collector) = &self.collector {
+            events.extend(collector.events());
+            events.sort_by_key(|event| event.at.parse::<jiff::Timestamp>().ok());
+        }
+        events
     }
 }
 

@@ -38,8 +38,8 @@ pub mod vectors;
 pub use tokio::sync::watch;
 
 pub use controller::{
-    ControlError, Controller, DriftWindow, Event, ExportTimes, Fast, MATCH_BYTES_MAX,
-    MODE_PERIOD_MAX, NetworkObserved, Observed, Settings, WHY_BYTES_MAX,
+    CollectorBoard, ControlError, Controller, DriftWindow, Event, ExportTimes, Fast,
+    MATCH_BYTES_MAX, MODE_PERIOD_MAX, NetworkObserved, Observed, Settings, WHY_BYTES_MAX,
 };
 pub use request::{
     DetailRequest, ExportTimesRequest, InForce, ModeRequest, ModelRequest, PolicyAdded,
@@ -47,9 +47,9 @@ pub use request::{
 };
 pub use secrets::same_secret;
 pub use status::{
-    ChangeStatus, ClassStatus, CompactionStatus, CpuStatus, DetailStatus, DriftStatus, EveStatus,
-    ExportStatus, ExportedSession, FeatureDrift, FlowTableStatus, FlowsStatus, InterfaceStatus,
-    LostStatus, ModelsStatus, PacketStatus, PolicyOrigin, PolicyStatus, ReceiveStatus,
-    ReportStatus, ResourceStatus, ShadowClassStatus, ShadowStatus, ShedStatus, ShortStatus, Status,
-    VectorStatus,
+    ChangeStatus, ClassStatus, CollectorStatus, CompactionStatus, CpuStatus, DetailStatus,
+    DriftStatus, EveStatus, ExportStatus, ExportedSession, FeatureDrift, FlowTableStatus,
+    FlowsStatus, InterfaceStatus, LostStatus, ModelsStatus, PacketStatus, PolicyOrigin,
+    PolicyStatus, ReceiveStatus, RefusedStatus, ReportStatus, ResourceStatus, SenderStatus,
+    ShadowClassStatus, ShadowStatus, ShedStatus, ShortStatus, Status, VectorStatus,
 };

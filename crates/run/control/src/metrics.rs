@@ -1,5 +1,6 @@
 //! Prometheus metrics of a recording.
 
+mod collector;
 mod samples;
 
 use prometheus_client::collector::Collector;
@@ -10,6 +11,8 @@ use prometheus_client::registry::{Registry, Unit};
 
 use crate::controller::Controller;
 
+use collector::Collected;
+pub use collector::collector_text;
 pub use samples::Sample;
 use samples::{
     Moment, amount, classes, compaction, cpu, detail, drift, eve_flows, eve_lines, exports,
@@ -103,10 +106,12 @@ fn open_metrics(controller: &Controller) -> String {
     let mut policies = controller.policies();
     policies.sort_by_key(|policy| policy.id);
     let mut registry = Registry::with_prefix("strata");
-    registry.register_collector(Box::new(Moment {
-        status: controller.status(),
-        policies,
-    }));
+    let status = controller.status();
+    let collector = status.collector.clone();
+    registry.register_collector(Box::new(Moment { status, policies }));
+    if let Some(status) = collector {
+        registry.register_collector(Box::new(Collected(status)));
+    }
     let mut page = String::new();
     // Writing to a string does not fail.
     let _ = text::encode(&mut page, &registry);
@@ -178,8 +183,8 @@ const METRICS: [Metric; 49] = [
     ),
     metric(
         "of_logged_packets",
-        "Of logged packets: wanted whole but cut by the kernel; promoted to whole later; \
-         first bytes instead of headers that could not be read",
+        "Logged packets: wanted whole but cut by the kernel; promoted to whole later; first bytes \
+         kept instead of headers that could not be parsed",
         Counter(|moment| kinds("kind", &moment.status.of_logged)),
     ),
     metric(
@@ -194,7 +199,7 @@ const METRICS: [Metric; 49] = [
     ),
     metric(
         "flow_records",
-        "Records of flows for a collector of flows, one for each direction",
+        "Flow records for a flow collector, one for each direction",
         Counter(|moment| {
             flows(moment, |flows| {
                 vec![("made", flows.records), ("unfit", flows.unfit)]
@@ -203,7 +208,7 @@ const METRICS: [Metric; 49] = [
     ),
     metric(
         "flow_datagrams",
-        "Datagrams with records of flows, and those of them that were not delivered, as far as is known",
+        "Datagrams with flow records, and those known not to be delivered",
         Counter(|moment| {
             flows(moment, |flows| {
                 vec![
@@ -215,7 +220,7 @@ const METRICS: [Metric; 49] = [
     ),
     metric(
         "flow_packets_lost",
-        "Packets that are in no record of a flow, since they came faster than flows were made",
+        "Packets in no flow record, because they arrived faster than they could be assigned to flows",
         Counter(|moment| flows(moment, |flows| vec![("lost", flows.lost)])),
     ),
     metric(
@@ -257,7 +262,7 @@ const METRICS: [Metric; 49] = [
     ),
     metric(
         "flow_table_growths_refused",
-        "Times that a flow table could not grow because the system had no memory",
+        "Failed attempts to enlarge a flow table, because the system had no memory",
         Counter(|moment| flow_table(moment, |table| table.growths_refused)),
     ),
     metric(
@@ -282,7 +287,7 @@ const METRICS: [Metric; 49] = [
     ),
     metric(
         "plan_change_delay_seconds",
-        "Sum of the times from a request or a reading until a worker switched",
+        "Sum of the delays from a request or a reading to the switch of a worker",
         Sum(|moment| one(moment.status.changes.seconds_sum)),
     ),
     metric(
@@ -292,7 +297,7 @@ const METRICS: [Metric; 49] = [
     ),
     metric(
         "plan_change_delay_p99_seconds",
-        "99th percentile of the latest times from a request or a reading until a worker switched",
+        "99th percentile of the latest delays from a request or a reading to the switch of a worker",
         Gauge(|moment| maybe(moment.status.changes.p99_ms.map(|ms| ms / 1e3))),
     ),
     metric(
@@ -303,12 +308,12 @@ const METRICS: [Metric; 49] = [
     metric("mode", "1 for the mode in force", Gauge(mode)),
     metric(
         "eve_lines",
-        "Lines that were read of --eve, by content",
+        "Lines read from --eve, by content",
         Counter(eve_lines),
     ),
     metric(
         "eve_flows",
-        "Flows with an alert of --eve, and flows of these of which packets were seen",
+        "Flows with an alert from --eve, and those of them with packets seen here",
         Counter(eve_flows),
     ),
     metric(
@@ -338,14 +343,14 @@ const METRICS: [Metric; 49] = [
     ),
     metric(
         "shadow_packets",
-        "Packets that a shadow model judged too, and those that it would have kept in more or \
+        "Packets that a shadow model classified too, and those that it would have kept in more or \
          less detail, by class",
         Counter(|moment| shadow(moment, |packets| packets.packets)),
     ),
     metric(
         "shadow_bytes",
-        "Bytes of the packets that a shadow model judged too, and bytes that it would have kept \
-         more or less, by class",
+        "Bytes of the packets that a shadow model classified too, and bytes that it would have \
+         kept more or less, by class",
         Counter(|moment| shadow(moment, |packets| packets.bytes)),
     ),
     metric(
@@ -369,7 +374,7 @@ const METRICS: [Metric; 49] = [
     ),
     metric(
         "resource_degradation_steps",
-        "Steps of degradation that a resource asks for",
+        "Steps of degradation that a resource requires",
         Gauge(|moment| resources(moment, |resource| Some(real(resource.degradation_steps)))),
     ),
     metric(
@@ -384,12 +389,12 @@ const METRICS: [Metric; 49] = [
     ),
     metric(
         "receive_cpu_softirq_ratio",
-        "Share of a CPU's time in software interrupts, of CPUs that receive packets",
+        "Share of time in software interrupts, per CPU that receives packets",
         Gauge(|moment| receive(moment, |cpu| cpu.softirq)),
     ),
     metric(
         "receive_cpu_idle_ratio",
-        "Share of the time that a CPU that receives packets is idle",
+        "Share of idle time, per CPU that receives packets",
         Gauge(|moment| receive(moment, |cpu| cpu.idle)),
     ),
     metric(
@@ -399,7 +404,7 @@ const METRICS: [Metric; 49] = [
     ),
     metric(
         "captured_flows_ratio",
-        "Share of flows that are captured, to keep the CPU budget",
+        "Share of flows that are captured, to stay within the CPU budget",
         Gauge(|moment| cpu(moment, |cpu| cpu.flow_share)),
     ),
     metric(

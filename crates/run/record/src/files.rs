@@ -9,16 +9,19 @@ use std::time::{Duration, Instant};
 use strata_capture::{Input, InputOptions, Next};
 use strata_pipeline::{DataPath, Worker, run as run_worker, survey};
 use strata_policy::Survey;
+use strata_role::sandbox::give_up;
 use strata_role::{Handle, require};
+use strata_sandbox::{Owner, SocketFile};
 
 use crate::error::{RecordError, Result};
-use crate::log_dir::NewDirectory;
+use crate::log_dir::{NewDirectory, log_directory};
 use crate::memory;
 use crate::observer::{Observation, Observer, Ticker};
 use crate::outcome::{RecordOutcome, WorkerOutcome, finish};
+use crate::reclaim::Reclaim;
 use crate::recorded;
 use crate::setup::{Setup, Started};
-use crate::spec::RecordSpec;
+use crate::spec::{RecordSpec, StreamSpec};
 
 /// Maximum number of files that are read ahead.
 const READ_AHEAD_MAX: usize = 4;
@@ -35,16 +38,22 @@ pub(crate) fn start(
     paths: Vec<PathBuf>,
     new: Option<NewDirectory>,
 ) -> Result<Handle<RecordSpec>> {
-    let owner = setup.spec.destination.owner(None);
+    let destination = &setup.spec.destination;
+    destination.check_limit(1)?;
+    let owner = destination.owner(None);
     let eve = setup.spec.triggers.open(true, &owner)?;
+    let observer = Observer::new(destination, 1);
+    let socket = setup.addresses.bind(&setup.spec, &owner, &setup.tell)?;
+    if let Some(stream) = &setup.spec.stream {
+        confine(setup, stream, socket.as_ref(), &owner)?;
+    }
     let eve = eve.map(|eve| eve.start(&setup.alerts, &setup.tell));
     let eve = eve.transpose()?;
-    let observer = Observer::new(&setup.spec.destination, 1);
-    let socket = setup.addresses.bind(&setup.spec, &owner, &setup.tell)?;
     let server = setup.addresses.serve(&setup.controller, socket)?;
-    let ticker = server
-        .as_ref()
-        .map(|_| Ticker::start(&setup.controller, &observer, &setup.tell));
+    let limit = destination.dir().zip(destination.limit(1));
+    let room = limit.map(|(dir, limit)| Reclaim::new(dir, Some(limit)));
+    let ticker = (server.is_some() || room.is_some())
+        .then(|| Ticker::start(&setup.controller, &observer, room, &setup.tell));
     let ticker = ticker.transpose()?;
     let (shared, observed) = (Arc::clone(setup), Arc::clone(&observer));
     let work = move || {
@@ -63,6 +72,26 @@ pub(crate) fn start(
         ended
     };
     recorded::run(setup, observer, work)
+}
+
+/// Drops what neither the recording of a stream nor the part that writes it needs any more.
+fn confine(
+    setup: &Setup,
+    stream: &StreamSpec,
+    socket: Option<&SocketFile>,
+    owner: &Owner,
+) -> Result<()> {
+    let Some(more) = &stream.reach else {
+        return Ok(());
+    };
+    let mut reach = setup.configuration.reach(&setup.spec, socket);
+    if let Some(log) = &reach.home {
+        log_directory(log, owner)?;
+    }
+    reach.again.extend(more.again.iter().cloned());
+    reach.write.extend(more.write.iter().cloned());
+    let none = setup.spec.destination.capabilities();
+    Ok(give_up(owner, &reach, none, &setup.tell)?)
 }
 
 fn record(

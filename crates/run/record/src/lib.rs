@@ -74,5 +74,5 @@ pub use sandbox::socket_opener;
 pub use sending::{GenerateSpec, Pace, ReplaySpec, SendOutcome, generate, replay};
 pub use spec::{
     DestinationSpec, DetailSpec, InputSpec, InterfaceSpec, LogSpec, ModelSpec, RecordSpec,
-    SandboxSpec, ShadowSpec, Shed, SteeringSpec, TriggerSpec,
+    SandboxSpec, ShadowSpec, Shed, SteeringSpec, StreamSpec, TriggerSpec,
 };

@@ -153,8 +153,8 @@ impl From<RecordNotice> for Notice {
 }
 
 const AFTER_COPY: &str = "the capture filter runs after packets are copied";
-const RING_EACH: &str = "each interface has a ring of its own, which needs more memory: one for all needs eBPF \
-                         (CAP_BPF)";
+const RING_EACH: &str = "each interface has its own ring, which takes more memory: a shared ring \
+                         needs eBPF (CAP_BPF)";
 
 impl fmt::Display for RecordNotice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -16,6 +16,7 @@ use strata_wire::{Ledger, largest, summed};
 use crate::drift::DriftWatch;
 use crate::error::Result;
 use crate::notice::RecordNotice;
+use crate::reclaim::Reclaim;
 use crate::spec::DestinationSpec;
 
 /// How often a recording of files updates its status.
@@ -167,7 +168,7 @@ pub(crate) fn disk_use(dir: &Path) -> (u64, Option<f64>) {
     (fs.f_blocks.saturating_mul(fs.f_frsize), used)
 }
 
-/// Checks a recording of files from time to time. Ends when it is dropped.
+/// Checks a recording of files, and the size of its log, from time to time. Ends when it is dropped.
 pub(crate) struct Ticker {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
@@ -177,6 +178,7 @@ impl Ticker {
     pub(crate) fn start(
         controller: &Arc<Controller>,
         observer: &Arc<Observer>,
+        mut room: Option<Reclaim>,
         tell: &Tell,
     ) -> Result<Self> {
         let stop = Arc::new(AtomicBool::new(false));
@@ -186,6 +188,9 @@ impl Ticker {
         let work = move || {
             while !stopped.load(Ordering::Relaxed) {
                 thread::park_timeout(TICK);
+                let bytes = controller.bytes_to_remove();
+                let made = room.as_mut().and_then(|room| room.look(bytes));
+                made.into_iter().for_each(|what| controller.report(what));
                 tick(&controller, &observer, &tell);
             }
         };

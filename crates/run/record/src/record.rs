@@ -37,7 +37,12 @@ impl Spec for RecordSpec {
     const THREAD: &'static str = "strata-record";
 
     fn start(self, stop: Arc<AtomicBool>, tell: Tell) -> Result<Handle<Self>> {
-        if self.interfaces().is_none_or(|live| live.sandbox.is_none()) {
+        let stream = self.stream.as_ref();
+        let is_sandboxed = match self.interfaces() {
+            Some(live) => live.sandbox.is_some(),
+            None => stream.is_some_and(|stream| stream.reach.is_some()),
+        };
+        if !is_sandboxed {
             unconfined();
         }
         preflight::directory(&self)?;

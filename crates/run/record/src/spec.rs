@@ -98,7 +98,7 @@ pub struct StreamSpec {
     pub name: String,
     /// Where that part publishes its status.
     pub board: Arc<CollectorBoard>,
-    /// What that part still needs once the recording has started; `None` for no sandbox.
+    /// What that part still needs once the recording has started, of `write` and `again`; `None` for no sandbox.
     pub reach: Option<Reach>,
 }
 

@@ -35,7 +35,7 @@ fn spec(input: PathBuf, dir: &Path) -> RecordSpec {
             group: None,
         })),
         filter: None,
-        input_name: None,
+        stream: None,
         filter_text: String::new(),
         model: ModelSpec {
             model: Model::from_json(&json).unwrap(),

@@ -4,7 +4,7 @@
 use strata_classify::VerdictId;
 use strata_policy::Plan;
 use strata_wire::wide::{GROUP, GROUPS, Kernel, Lanes, WIDE};
-use strata_wire::{Decider, FlowHasher, FlowKey, Outcome, mix64};
+use strata_wire::{Decider, FlowHasher, FlowKey, KeepKind, Outcome, mix64};
 
 use super::batch::{Batch, Known};
 use super::lanes::Lane;
@@ -310,6 +310,20 @@ pub(crate) fn split_demands(batch: &mut Batch) -> [u16; GROUPS] {
         demands: &batch.demands,
         kinds: &mut batch.kinds,
     })
+}
+
+/// Says of packets that were cut before they came that no more is kept of them than came.
+pub(crate) fn as_arrived(batch: &mut Batch, arrived: KeepKind, count: usize) {
+    let lens = batch
+        .columns
+        .captured_len
+        .iter()
+        .zip(&batch.columns.wire_len);
+    for (kind, (captured_len, wire_len)) in batch.kinds.iter_mut().zip(lens).take(count) {
+        let [class, code, ..] = kind.to_le_bytes();
+        let kept = KeepKind::of_flags(code).as_arrived(arrived, wire_len <= captured_len);
+        *kind = u32::from(class) | u32::from(kept.code()) << 8;
+    }
 }
 
 /// Keeps of each packet as many bytes after the headers as `kept_len` says.

@@ -7,7 +7,9 @@ use strata_capture::{PacketRef, Packets};
 use strata_classify::LANES;
 use strata_filter::{Filter, Program};
 use strata_wire::wide::{GROUP, Kernel, Lanes as SimdLanes, PacketColumns, WIDE};
-use strata_wire::{Counters, FlowHasher, Interface, Ledger, LinkType, TunnelKey, exact, prefetch};
+use strata_wire::{
+    Counters, FlowHasher, Interface, KeepKind, Ledger, LinkType, TunnelKey, exact, prefetch,
+};
 
 use super::batch::{Batch, Chosen, EVERY_PLACE, fetch};
 use super::lanes::Lanes;
@@ -29,6 +31,8 @@ pub(crate) struct Source {
     filter: Option<Arc<Result<Program, String>>>,
     /// Its number in the rules of the policies.
     pub(crate) rules_number: u8,
+    /// What its packets were cut to before they came.
+    pub(crate) kept: KeepKind,
 }
 
 /// An interface's number in the rules of the policies.
@@ -116,6 +120,7 @@ impl ParseStage {
         let source = Source {
             filter: self.filter_on(interface.link),
             rules_number: rules_number(policing, &interface),
+            kept: interface.kept(),
             interface,
         };
         // Ids are dense and in order.

@@ -1,5 +1,6 @@
 //! The status of a recording and its policies, as pages for people.
 
+mod collecting;
 mod sent;
 
 use strata_control::{
@@ -10,6 +11,8 @@ use strata_terminal::listing::{ColumnForm, Reader, Row, listing, row, word};
 use strata_terminal::shadow::shadow;
 use strata_terminal::text::{count_of, percent};
 use strata_wire::{Printable, grouped, human_bytes};
+
+pub(super) use collecting::collector;
 
 /// How many of the latest events are shown.
 const EVENTS_SHOWN: usize = 5;
@@ -48,6 +51,7 @@ pub(super) fn status(status: &Status, events: &[Event], reader: Reader) -> Strin
         ),
         row("rates", rates(status)),
     ];
+    rows.extend(status.collector.iter().flat_map(collecting::rows));
     rows.extend(packets(status));
     rows.extend(status.detail.as_ref().map(detail));
     rows.extend(status.shadow.iter().flat_map(shadow));
@@ -59,9 +63,13 @@ pub(super) fn status(status: &Status, events: &[Event], reader: Reader) -> Strin
     rows.extend(status.cpu.as_ref().map(cpu));
     rows.extend(status.shed.as_ref().and_then(shed));
     rows.extend(changes(&status.changes));
-    let latest = events.len().saturating_sub(EVENTS_SHOWN);
-    rows.extend(events[latest..].iter().map(event));
+    rows.extend(latest(events));
     head + &listing(reader, [ColumnForm::words(8), ColumnForm::words(0)], rows)
+}
+
+fn latest(events: &[Event]) -> impl Iterator<Item = Row> {
+    let latest = events.len().saturating_sub(EVENTS_SHOWN);
+    events[latest..].iter().map(event)
 }
 
 pub(super) fn mode(status: &Status) -> String {
@@ -399,6 +407,7 @@ mod tests {
             exports: Vec::new(),
             eve: serde_json::from_str(EVE).unwrap(),
             compaction: None,
+            collector: None,
             version: "0.1.0".into(),
             pid: 7,
             log: "log/\u{1b}[2J".into(),

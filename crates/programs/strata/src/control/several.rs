@@ -1,24 +1,25 @@
-//! The recordings of this machine, a line each.
+//! The recordings and collectors of this machine, a line each.
 
 use std::path::Path;
 
-use strata_control::Status;
-use strata_control::client::ClientError;
+use strata_control::client::{ClientError, Listening};
+use strata_control::{CollectorStatus, Status};
 use strata_terminal::listing::{ColumnForm, Reader, listing, word};
 use strata_wire::grouped;
 
 use super::page::{mode, whole};
 
-/// A line for each recording, which has this socket and status.
+/// A line for each recording or collector, which has this socket and status.
 pub(super) fn several(
-    recordings: &[(&Path, Result<Status, ClientError>)],
+    recordings: &[(&Path, Result<Listening, ClientError>)],
     reader: Reader,
 ) -> String {
     let titles = ["interfaces", "packets/s", "lost", "mode", "for", "socket"].map(str::to_owned);
     let lines = recordings.iter().map(|(socket, status)| {
         let socket = socket.display().to_string();
         match status {
-            Ok(status) => line(status, socket),
+            Ok(Listening::Recording(status)) => line(status, socket),
+            Ok(Listening::Collector(status)) => collecting(status, socket),
             Err(_) => {
                 let unknown = || String::from("-");
                 let problem = String::from("no answer");
@@ -37,15 +38,34 @@ pub(super) fn several(
     listing(reader, columns, [titles].into_iter().chain(lines))
 }
 
+/// As the place of a collector among interfaces is shown.
+fn listens(status: &CollectorStatus) -> String {
+    format!("udp {}", word(&status.listen))
+}
+
+fn collecting(status: &CollectorStatus, socket: String) -> [String; 6] {
+    [
+        listens(status),
+        grouped(whole(status.packets_per_second)),
+        grouped(status.lost()),
+        String::from("collector"),
+        clock(whole(status.uptime_seconds)),
+        socket,
+    ]
+}
+
 fn line(status: &Status, socket: String) -> [String; 6] {
-    let interfaces = status.interfaces.iter();
-    let interfaces: Vec<String> = interfaces.map(|one| word(&one.name)).collect();
+    let interfaces = status.interfaces.iter().map(|one| word(&one.name));
+    let collector = status.collector.as_ref();
+    let interfaces = interfaces.chain(collector.map(listens));
+    let interfaces: Vec<String> = interfaces.collect();
     let dropped = status
         .packets
         .iter()
         .filter(|ended| ended.result == "dropped");
     let lost = status.lost.iter().map(|lost| lost.packets);
     let lost = lost.chain(dropped.map(|dropped| dropped.packets));
+    let lost = lost.chain(collector.map(CollectorStatus::lost));
     [
         interfaces.join(","),
         grouped(whole(status.packets_per_second)),

@@ -11,15 +11,18 @@ use std::thread;
 
 use anyhow::{Context, Result, anyhow};
 use ipnet::IpNet;
-use strata_collector::{Collector, CollectorOutcome, CollectorSpec, Outlet, ReportTo};
-use strata_record::log_directory;
+use strata_collector::{
+    Collector, CollectorOutcome, CollectorSpec, ControlSocket, Outlet, ReportTo, ShowSpec,
+};
+use strata_control::CollectorBoard;
+use strata_record::{SteeringSpec, StreamSpec};
 use strata_role::Tell;
-use strata_role::sandbox::Reach;
+use strata_role::sandbox::{Reach, unconfined};
 use strata_rules::DestinationName;
-use strata_sandbox::Owner;
 use strata_store::Sources;
 use strata_terminal::address::{address, host_port, networks};
 use strata_terminal::confined::SandboxArgs;
+use strata_terminal::log_options::GroupArgs;
 use strata_terminal::logging::{self, LoggingArgs};
 use strata_terminal::output::{self, refuse};
 use strata_terminal::signals::Signals;
@@ -27,6 +30,7 @@ use strata_terminal::text::{self, count_of};
 use strata_wire::{Printable, grouped};
 
 use crate::record;
+use crate::record::LogFiles;
 
 /// Default port of exported packets.
 pub(crate) const PORT: u16 = 4740;
@@ -38,15 +42,15 @@ const CONTROLLER_PORT: u16 = 4741;
 #[command(after_help = "\
 Examples:
   strata collector -w headers.pcapng
-  strata collector --listen 192.0.2.10 --allow 192.0.2.0/24 -o log/
+  strata collector --listen 192.0.2.10 --allow 192.0.2.0/24 -o log/ --disk-limit 500GB
   strata collector --listen 192.0.2.10 --allow 192.0.2.0/24 -w - | wireshark -k -i -
   strata collector -w - | strata record -r - -o log/ --mode log-all
 
 Recordings export headers and packets by policies such as `header -> NAME`, to destinations such
 as udp://192.0.2.10:4740 in their configuration (docs/export.md). Each interface of each sender
 becomes an interface of the output, named HOST:INTERFACE, with its identity in the description.
-Packets of all senders are in order of arrival. Losses are counted for each interface, and
-printed at the end (Ctrl-C).
+Packets of all senders are in order of arrival. Losses are counted for each interface, shown by
+`strata status`, and printed at the end (Ctrl-C).
 
 Without --key-file, nothing is encrypted or authenticated: anyone who can send from an allowed
 address can forge packets. Without --listen, only this machine can reach the collector.")]
@@ -111,6 +115,17 @@ pub(crate) struct Args {
     #[arg(short = 'm', long = "model", value_name = "FILE")]
     model: Option<PathBuf>,
 
+    #[command(flatten)]
+    files: LogFiles,
+
+    /// Listen on this Unix socket for `strata status` and, with -o, `mode`, `detail`, `policy` and
+    /// `rotate`. By default, one in /run/strata or $XDG_RUNTIME_DIR/strata.
+    #[arg(long, value_name = "PATH")]
+    socket: Option<PathBuf>,
+
+    #[command(flatten)]
+    group: GroupArgs,
+
     /// Exit after this many packets, or a few more that arrived with the last one.
     #[arg(short = 'c', long, value_name = "PACKETS")]
     count: Option<u64>,
@@ -170,6 +185,20 @@ fn listen(args: &Args) -> Result<CollectorSpec> {
         // A log has its own opinion of each packet.
         comments: args.write.is_some(),
         report_to: report_to(args)?,
+        // A log says of each packet what was kept of it.
+        splits: args.output.is_some(),
+        show: ShowSpec {
+            board: Arc::default(),
+            output: shown_output(args),
+            socket: match args.output {
+                // The recording answers there.
+                Some(_) => None,
+                None => Some(ControlSocket {
+                    path: args.socket.clone(),
+                    owner: args.group.owner()?,
+                }),
+            },
+        },
         only: None,
         filter: text::filter(&args.filter)?,
         // A log is written by the same process, which is confined for both.
@@ -177,11 +206,36 @@ fn listen(args: &Args) -> Result<CollectorSpec> {
     })
 }
 
-pub(crate) fn run(args: &Args) -> Result<()> {
-    if args.output.is_none() && (!args.mode.is_empty() || args.model.is_some()) {
+/// As the status names what it writes to.
+fn shown_output(args: &Args) -> String {
+    let output = args.output.as_ref().or(args.write.as_ref());
+    match output.map(|path| path.display().to_string()) {
+        Some(name) if name != "-" => name,
+        _ => String::from("standard output"),
+    }
+}
+
+/// Refuses what has no meaning for a stream.
+fn check_for_stream(args: &Args) -> Result<()> {
+    if !args.mode.is_empty() || args.model.is_some() {
         return Err(refuse(
             "--mode and -m apply only with -o: a stream is not classified",
         ));
+    }
+    match args.files.first_given() {
+        None => Ok(()),
+        Some(option) => Err(refuse(format!(
+            "{option} applies to a log: with -o, not -w, the collector writes several files"
+        ))),
+    }
+}
+
+pub(crate) fn run(args: &Args) -> Result<()> {
+    if args.output.is_none() {
+        check_for_stream(args)?;
+        if !args.sandbox.is_on() {
+            unconfined();
+        }
     }
     let mut signals = Signals::stop()?;
     signals.also_steer()?;
@@ -205,10 +259,15 @@ pub(crate) fn run(args: &Args) -> Result<()> {
                 output::check(path, &Sources::default())?;
             }
             let (collector, tell): (_, Tell) = (open()?, Arc::new(logging::notice));
-            let output = Outlet::create(path, &stop, &tell)?;
+            let output = Outlet::create(path, &args.group.owner()?, &stop, &tell)?;
             (collector.run(output, &stop, reload)?, Ok(()))
         }
-        (None, Some(log)) => recorded(open()?, args, log, (&stop, reload))?,
+        (None, Some(log)) => {
+            let spec = listen(args)?;
+            let board = Arc::clone(&spec.show.board);
+            let collector = Collector::open(spec, Arc::new(logging::notice))?;
+            recorded(collector, board, (args, log), (&stop, reload))?
+        }
         (None, None) => return Err(refuse("-w FILE or -o DIR is missing")),
     };
     let shown = show(&outcome);
@@ -220,28 +279,38 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 /// Records what is collected, through a pipe; returns what came, and what became of the recording.
 fn recorded(
     collector: Collector,
-    args: &Args,
-    log: &Path,
+    board: Arc<CollectorBoard>,
+    (args, log): (&Args, &Path),
     (stop, reload): (&AtomicBool, impl FnMut() -> bool + Send),
 ) -> Result<(CollectorOutcome, Result<()>)> {
+    let named = || format!("{}: cannot record the log", log.display());
     let (reader, writer) = pipe().context("cannot create a pipe")?;
-    if !log.exists() {
-        log_directory(log, &Owner::default())?;
-    }
     let state = args.controller.is_some().then(|| args.state.clone());
-    args.sandbox.confine(&Reach {
-        read: args.model.iter().cloned().collect(),
+    let reach = Reach {
         again: args
             .key_file
             .iter()
             .chain(&args.token_file)
             .cloned()
             .collect(),
-        write: [log.to_owned()].into_iter().chain(state).collect(),
+        write: state.into_iter().collect(),
         ..Reach::default()
-    })?;
+    };
+    let stream = StreamSpec {
+        name: format!("collector {}", collector.address()),
+        board,
+        reach: args.sandbox.is_on().then_some(reach),
+    };
     let input = PathBuf::from(format!("/dev/fd/{}", reader.as_raw_fd()));
-    let name = format!("collector {}", collector.address());
+    let steering = SteeringSpec {
+        socket: args.socket.clone(),
+        ..SteeringSpec::default()
+    };
+    let log_spec = args.files.spec(log, args.group.owner()?.group)?;
+    let kept = (args.mode.as_slice(), args.model.as_deref());
+    // Confines this process, so no thread may have been started.
+    let recording = record::Stream::start((input, stream), log_spec, kept, steering);
+    let recording = recording.with_context(named)?;
     thread::scope(|scope| {
         let collecting = thread::Builder::new()
             .name("strata-collector".into())
@@ -249,14 +318,13 @@ fn recorded(
                 collector.run(Outlet::own(writer.into(), stop), stop, reload)
             })
             .context("cannot start a thread")?;
-        let recorded = record::stream_into((input, name), log, &args.mode, args.model.as_deref());
+        let recorded = recording.ended();
         // If recording has failed, collecting ends too: it has lost its reader.
         stop.store(true, Ordering::Relaxed);
         drop(reader);
         let collected = collecting
             .join()
             .map_err(|_| anyhow!("the collector failed; its counters are lost"))?;
-        let named = || format!("{}: cannot record the log", log.display());
         match collected {
             Ok(collected) => Ok((collected, recorded.with_context(named))),
             Err(error) => recorded.with_context(named).and(Err(error.into())),

@@ -15,9 +15,11 @@ use std::sync::Arc;
 
 use anyhow::Result;
 use clap::Parser;
-use strata_collector::{CollectedFrom, Collector, CollectorSpec, Outlet};
+use strata_collector::{Collector, CollectorSpec, Outlet, ShowSpec};
+use strata_control::SenderStatus;
 use strata_control::client::ControllerClient;
 use strata_role::{Notice, Tell};
+use strata_sandbox::Owner;
 use strata_terminal::address::{address, networks};
 use strata_terminal::logging;
 use strata_terminal::output::{refuse, standard};
@@ -188,7 +190,7 @@ fn open_memory() -> Option<File> {
 }
 
 /// Remembers whom something came from: those of now before those of `earlier`.
-fn remember(from: Vec<CollectedFrom>, earlier: Known, mut file: File) -> io::Result<()> {
+fn remember(from: Vec<SenderStatus>, earlier: Known, mut file: File) -> io::Result<()> {
     let named = from.into_iter().filter(|from| !from.name.is_empty());
     let mut known: Known = named
         .take(KNOWN_MAX)
@@ -260,6 +262,8 @@ fn capture(args: &Args, only: Option<u32>) -> Result<()> {
         key_file,
         only,
         filter: filter(&wanted)?,
+        splits: false,
+        show: ShowSpec::default(),
         sandboxed: true,
     };
     let stop = stop_on_signal()?;
@@ -270,7 +274,7 @@ fn capture(args: &Args, only: Option<u32>) -> Result<()> {
     };
     let quiet: Tell = Arc::new(|_: &Notice| {});
     let collector = Collector::open(spec, Arc::new(tell))?;
-    let pipe = Outlet::create(fifo, &stop, &quiet)?;
+    let pipe = Outlet::create(fifo, &Owner::default(), &stop, &quiet)?;
     let (earlier, file) = (remembered(), open_memory());
     let outcome = collector.run(pipe, &stop, || false)?;
     // A list that cannot be kept is no reason for a capture to fail.

@@ -14,7 +14,7 @@ use strata_terminal::address::address;
 use strata_terminal::log_options::{DiskWay, GroupArgs, rotate_bytes};
 use strata_terminal::logging::{self, LoggingArgs};
 use strata_terminal::output::{refuse, standard};
-use strata_terminal::signals::stop_on_signal;
+use strata_terminal::signals::stop_log_on_signal;
 use strata_terminal::{bounded, text};
 use strata_wire::{grouped, human_bytes};
 
@@ -223,7 +223,8 @@ fn use_nic(_options: &mut RelayOptions, name: &str, _gid_index: u8) -> Result<()
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
-    let handle = strata_role::start(spec(args)?, stop_on_signal()?, Arc::new(logging::notice))?;
+    let stop = stop_log_on_signal()?;
+    let handle = strata_role::start(spec(args)?, stop, Arc::new(logging::notice))?;
     let outcome = handle.wait()?;
     writeln!(
         standard(),

@@ -268,7 +268,7 @@ impl InterfaceArgs {
             let names = interface_names(&names);
             for name in &names {
                 let problem = match all.iter().any(|other| other.contains(name)) {
-                    true => "it is the port of one bridge only",
+                    true => "a port belongs to one bridge only",
                     false if !interfaces.contains(name) => "it is not captured (-i)",
                     false => continue,
                 };

@@ -1,4 +1,4 @@
-//! Log options: those of `strata record`, and those that other commands share.
+//! Log options: those of `strata record`, and those that `strata collector` shares.
 
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
@@ -7,7 +7,8 @@ use std::time::Duration;
 use anyhow::Result;
 use clap::builder::Resettable;
 use strata_record::{DestinationSpec, LogSpec};
-use strata_store::{RecorderOptions, WhenFull};
+use strata_sandbox::Group;
+use strata_store::{DiskChoice, RecorderOptions, WhenFull};
 use strata_terminal::log_options::{DiskWay, GroupArgs, rotate_bytes};
 use strata_terminal::output::refuse;
 use strata_terminal::{bounded, text};
@@ -30,16 +31,8 @@ pub(super) struct LogArgs {
     )]
     output: Option<PathBuf>,
 
-    /// Rotate: start a new block file before the current one exceeds this size, in millions of
-    /// bytes or with a unit (500MB, 2GiB); 0 means never. A file holds at least one block.
-    #[arg(short = 'C', long, value_name = "SIZE", default_value = "1GiB")]
-    rotate_size: String,
-
-    /// Rotate: start a new block file once the current one spans this many seconds by packet
-    /// timestamps; 0 means never. Files hold whole blocks: with -r, they can span much longer.
-    #[arg(short = 'G', long, value_name = "SECONDS", default_value_t = 0,
-        value_parser = clap::value_parser!(u64).range(..=bounded::SECONDS_MAX))]
-    rotate_seconds: u64,
+    #[command(flatten)]
+    files: LogFiles,
 
     /// Limit the number of files: with -G, exit after N periods of -G; without -G, keep the last N
     /// block files of each worker and delete older ones, as a ring. (`strata prune` has other ways
@@ -47,20 +40,9 @@ pub(super) struct LogArgs {
     #[arg(short = 'W', long, value_name = "N", value_parser = text::at_least_1::<NonZeroU32>)]
     filecount: Option<NonZeroU32>,
 
-    /// Keep the log below this size during a live capture, by deleting the least important data as
-    /// `strata prune --max-size` does. At least four times -C for each worker.
-    #[arg(long, value_name = "SIZE")]
-    disk_limit: Option<String>,
-
     /// Set the size of a memory block, the unit that is written to disk: 64KiB to 256MiB.
     #[arg(long, value_name = "SIZE", default_value = "1MiB")]
     block_size: String,
-
-    /// Choose what to do when the disk is full: stop, or drop (continue, count the packets that do
-    /// not fit, and write again once there is room). Live captures switch to modes that keep less
-    /// before the disk is full.
-    #[arg(long, value_enum, default_value_t = WhenFullArg::Stop)]
-    when_full: WhenFullArg,
 
     /// Choose how blocks are written: direct (bypasses the page cache), buffered (through it), or
     /// auto: for a live capture the faster of the two in a short test, else direct where the file
@@ -72,10 +54,76 @@ pub(super) struct LogArgs {
     group: GroupArgs,
 }
 
+/// Files and size of a log.
+#[derive(Debug, clap::Args)]
+pub(crate) struct LogFiles {
+    /// Rotate: start a new block file before the current one exceeds this size, in millions of
+    /// bytes or with a unit (500MB, 2GiB); 0 means never. The default is 1GiB. A file holds at
+    /// least one block.
+    #[arg(short = 'C', long, value_name = "SIZE")]
+    rotate_size: Option<String>,
+
+    /// Rotate: start a new block file once the current one spans this many seconds by packet
+    /// timestamps; 0 means never. Files hold whole blocks: if packets are not captured here, they
+    /// can span much longer.
+    #[arg(short = 'G', long, value_name = "SECONDS", default_value_t = 0,
+        value_parser = clap::value_parser!(u64).range(..=bounded::SECONDS_MAX))]
+    rotate_seconds: u64,
+
+    /// Keep the log of a live capture or a collector below this size, by deleting the least
+    /// important data as `strata prune --max-size` does. At least four times -C for each worker.
+    #[arg(long, value_name = "SIZE")]
+    disk_limit: Option<String>,
+
+    /// Choose what to do when the disk is full: stop (the default), or drop (continue, count the
+    /// packets that do not fit, and write again once there is room). Live captures switch to modes
+    /// that keep less before the disk is full.
+    #[arg(long, value_enum)]
+    when_full: Option<WhenFullArg>,
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum WhenFullArg {
     Stop,
     Drop,
+}
+
+impl LogFiles {
+    /// The first of its options that is given.
+    pub(crate) fn first_given(&self) -> Option<&'static str> {
+        let given = [
+            ("-C", self.rotate_size.is_some()),
+            ("-G", self.rotate_seconds > 0),
+            ("--disk-limit", self.disk_limit.is_some()),
+            ("--when-full", self.when_full.is_some()),
+        ];
+        let found = given.into_iter().find(|(_, is_given)| *is_given);
+        found.map(|(option, _)| option)
+    }
+
+    /// A log in this directory, for this group too.
+    pub(crate) fn spec(&self, dir: &Path, group: Option<Group>) -> Result<LogSpec> {
+        let bytes_max = self.disk_limit.as_deref().map(text::bytes).transpose()?;
+        if let Some(limit) = bytes_max {
+            bounded::size(limit, "--disk-limit", &(1..=bounded::BYTES_MAX))?;
+        }
+        let recorder = RecorderOptions {
+            rotate_bytes: rotate_bytes(self.rotate_size.as_deref().unwrap_or("1GiB"))?,
+            rotate_ns: self.rotate_seconds * 1_000_000_000,
+            when_full: match self.when_full {
+                None | Some(WhenFullArg::Stop) => WhenFull::Stop,
+                Some(WhenFullArg::Drop) => WhenFull::Drop,
+            },
+            ..RecorderOptions::default()
+        };
+        Ok(LogSpec {
+            dir: dir.to_owned(),
+            recorder,
+            disk: DiskChoice::Auto,
+            bytes_max,
+            group,
+        })
+    }
 }
 
 impl LogArgs {
@@ -83,7 +131,7 @@ impl LogArgs {
     pub(super) fn check_for_files(&self) -> Result<()> {
         only_live(&[
             ("-W", self.filecount.is_some()),
-            ("--disk-limit", self.disk_limit.is_some()),
+            ("--disk-limit", self.files.disk_limit.is_some()),
         ])
     }
 
@@ -112,9 +160,12 @@ impl LogArgs {
     /// Refuses options of a log where there is no log. (-G with -W also ends a recording.)
     fn check_without_log(&self) -> Result<()> {
         let given = [
-            ("--disk-limit", self.disk_limit.is_some()),
+            ("--disk-limit", self.files.disk_limit.is_some()),
             ("--group", self.group.is_given()),
-            ("-W", self.filecount.is_some() && self.rotate_seconds == 0),
+            (
+                "-W",
+                self.filecount.is_some() && self.files.rotate_seconds == 0,
+            ),
         ];
         match given.into_iter().find(|(_, is_given)| *is_given) {
             None => Ok(()),
@@ -125,37 +176,25 @@ impl LogArgs {
     fn spec(&self, dir: &Path) -> Result<LogSpec> {
         let block_bytes = usize::try_from(text::bytes(&self.block_size)?)?;
         bounded::size(block_bytes as u64, "--block-size", &(64 << 10..=256 << 20))?;
-        let bytes_max = self.disk_limit.as_deref().map(text::bytes).transpose()?;
-        if let Some(limit) = bytes_max {
-            bounded::size(limit, "--disk-limit", &(1..=bounded::BYTES_MAX))?;
-        }
-        let ring = self.filecount.filter(|_| self.rotate_seconds == 0);
+        let ring = self.filecount.filter(|_| self.files.rotate_seconds == 0);
         let files_max = ring.map_or(Ok(0), |files| usize::try_from(files.get()))?;
-        let recorder = RecorderOptions {
-            block_bytes,
-            rotate_bytes: rotate_bytes(&self.rotate_size)?,
-            rotate_ns: self.rotate_seconds * 1_000_000_000,
-            when_full: match self.when_full {
-                WhenFullArg::Stop => WhenFull::Stop,
-                WhenFullArg::Drop => WhenFull::Drop,
-            },
-            files_max,
-            ..RecorderOptions::default()
-        };
+        let log = self.files.spec(dir, self.group.owner()?.group)?;
         Ok(LogSpec {
-            dir: dir.to_owned(),
-            recorder,
+            recorder: RecorderOptions {
+                block_bytes,
+                files_max,
+                ..log.recorder
+            },
             disk: self.disk.into(),
-            bytes_max,
-            group: self.group.owner()?.group,
+            ..log
         })
     }
 
     /// How long interfaces are captured, as in tcpdump: this many files of this many seconds, then
     /// the end.
     pub(super) fn duration(&self) -> Option<Duration> {
-        let files = self.filecount.filter(|_| self.rotate_seconds > 0)?;
-        let seconds = self.rotate_seconds.saturating_mul(files.get().into());
+        let files = self.filecount.filter(|_| self.files.rotate_seconds > 0)?;
+        let seconds = self.files.rotate_seconds.saturating_mul(files.get().into());
         Some(Duration::from_secs(seconds))
     }
 }

@@ -84,11 +84,12 @@ pub(super) fn outcome(outcome: &RecordOutcome) -> Result<()> {
     if let Some(detail) = &counts.detail {
         writeln!(
             out,
-            "detail: {} of {} of payload kept; over budget: {} packets, {}",
+            "detail: {} of {} of payload given; over budget: {} packets, {}{}",
             human_bytes(detail.given.bytes),
             human_bytes(detail.offered.bytes),
             grouped(detail.over_budget.packets),
             human_bytes(detail.over_budget.bytes),
+            crate::reading::info::dropped_afterwards(Some(ledger)),
         )?;
     }
     if let Some(pressure) = &counts.pressure

@@ -1,11 +1,15 @@
 //! What a recording reports about itself.
 
+use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use strata_classify::DriftReport;
 use strata_policy::WorkerCounts;
 
-use crate::status::{InterfaceStatus, LostStatus, ReceiveStatus};
+use super::{CollectorBoard, Controller};
+use crate::status::{
+    CollectorStatus, CompactionStatus, EveStatus, InterfaceStatus, LostStatus, ReceiveStatus,
+};
 
 /// Where packets come from.
 #[derive(Clone, Debug, Default)]
@@ -72,4 +76,47 @@ pub struct Fast {
     pub dropped: Option<u64>,
     /// RDMA messages sent and lost in total.
     pub rdma: Option<(u64, u64)>,
+}
+
+impl Controller {
+    /// Publishes what was read of `--eve`.
+    pub fn set_eve(&self, status: EveStatus) {
+        *self.eve.lock().unwrap_or_else(PoisonError::into_inner) = Some(status);
+    }
+
+    /// What was read of `--eve`, if it was given.
+    #[must_use]
+    pub fn eve(&self) -> Option<EveStatus> {
+        *self.eve.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Publishes how far compaction is behind.
+    pub fn set_compaction(&self, status: CompactionStatus) {
+        let mut compaction = self
+            .compaction
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        *compaction = Some(status);
+    }
+
+    /// How far compaction was behind when that was found last.
+    #[must_use]
+    pub fn compaction(&self) -> Option<CompactionStatus> {
+        *self
+            .compaction
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The same controller, of a recording of what a collector receives.
+    #[must_use]
+    pub fn with_collector(self, collector: Option<Arc<CollectorBoard>>) -> Self {
+        Self { collector, ..self }
+    }
+
+    /// What the collector has received, if the recording is of one.
+    #[must_use]
+    pub fn collector(&self) -> Option<CollectorStatus> {
+        self.collector.as_ref().map(|board| board.status())
+    }
 }

@@ -94,6 +94,7 @@ impl Controller {
             exports: self.exports(),
             eve: self.eve(),
             compaction: self.compaction(),
+            collector: self.collector(),
             changes: ChangeStatus {
                 count: delays.count(),
                 seconds_sum: delays.sum().as_secs_f64(),

@@ -13,9 +13,9 @@ use strata_classify::{DriftReport, Model};
 use strata_control::config::PolicyConfig;
 use strata_control::metrics::{self, Format};
 use strata_control::{
-    CompactionStatus, Controller, CpuStatus, DriftWindow, EveStatus, ExportStatus, FlowsStatus,
-    InterfaceStatus, LostStatus, NetworkObserved, Observed, ReceiveStatus, ReportStatus, Settings,
-    ShedStatus,
+    CollectorBoard, CollectorStatus, CompactionStatus, Controller, CpuStatus, DriftWindow,
+    EveStatus, ExportStatus, FlowsStatus, InterfaceStatus, LostStatus, NetworkObserved, Observed,
+    ReceiveStatus, RefusedStatus, ReportStatus, SenderStatus, Settings, ShedStatus,
 };
 use strata_policy::{ClassKept, DetailCounts, Follower, ShadowCounts, WorkerCounts};
 use strata_sketch::Pressure;
@@ -216,6 +216,67 @@ fn promtool(args: &[&str], input: &str) -> Option<(bool, String)> {
     let said = [output.stdout, output.stderr].concat();
     let said = String::from_utf8_lossy(&said).into_owned();
     Some((output.status.success(), said))
+}
+
+/// What a collector has received, with a name that needs escaping.
+fn collected() -> CollectorStatus {
+    CollectorStatus {
+        packets: 7,
+        bytes: 700,
+        not_written: 1,
+        refused: RefusedStatus {
+            strangers: 3,
+            ..RefusedStatus::default()
+        },
+        senders: vec![SenderStatus {
+            sender: "192.0.2.11".into(),
+            identity: 4096,
+            name: "web \"1\":eth0".into(),
+            packets: 7,
+            cut: 6,
+            lost: 2,
+            silent_seconds: 0.5,
+            ..SenderStatus::default()
+        }],
+        ..CollectorStatus::default()
+    }
+}
+
+#[test]
+fn a_collector_has_metrics_of_each_sender() {
+    let page = metrics::collector_text(collected(), Format::Prometheus);
+    let of = r#"{sender="192.0.2.11",identity="4096",interface="web \"1\":eth0"}"#;
+    for line in [
+        String::from("strata_collector_packets_total{} 7"),
+        String::from("strata_collector_bytes_total{} 700"),
+        String::from("strata_collector_refused_datagrams_total{reason=\"strangers\"} 3"),
+        String::from("strata_collector_refused_datagrams_total{reason=\"forged\"} 0"),
+        format!("strata_collector_sender_packets_total{of} 7"),
+        format!("strata_collector_sender_cut_packets_total{of} 6"),
+        format!("strata_collector_sender_lost_packets{of} 2.0"),
+        format!("strata_collector_sender_silent_seconds{of} 0.5"),
+    ] {
+        assert!(page.contains(&format!("\n{line}\n")), "{line}: {page}");
+    }
+    if let Some((_, said)) = promtool(&["check", "metrics"], &page) {
+        assert_eq!(said, "", "{page}");
+    }
+    // A recording of what it receives has them too, and still its own.
+    let board = Arc::new(CollectorBoard::default());
+    board.set(collected());
+    let page = metrics::text(
+        &controller(3).with_collector(Some(board)),
+        Format::Prometheus,
+    );
+    for name in ["strata_collector_packets_total", "strata_packets_total"] {
+        assert!(
+            page.contains(&format!("\n# TYPE {name} counter\n")),
+            "{page}"
+        );
+    }
+    if let Some((_, said)) = promtool(&["check", "metrics"], &page) {
+        assert_eq!(said, "", "{page}");
+    }
 }
 
 #[test]

@@ -9,6 +9,7 @@ mod extcap;
 mod reach;
 mod report;
 mod rings;
+mod seen;
 mod sums;
 
 use std::collections::BTreeSet;
@@ -95,7 +96,7 @@ fn strangers_and_agents_that_are_revoked_get_nothing() {
     );
     refused(
         &stranger.enrol(&enrol("../x", &token, &key)).unwrap_err(),
-        "is not made of letters",
+        "only letters, digits, dots",
     );
     // With a certificate of another authority of the same name.
     let other = tempfile::tempdir().unwrap();

@@ -113,7 +113,7 @@ fn without_ebpf_each_interface_has_its_own_ring() {
         said.contains("on tap0: AF_PACKET; tap1: AF_PACKET"),
         "{said}"
     );
-    let times = said.matches("each interface has a ring of its own").count();
+    let times = said.matches("each interface has its own ring").count();
     assert_eq!(times, 1, "{said}");
 }
 

@@ -17,14 +17,14 @@ use crate::common::program::{ok, strata};
 use crate::common::signal::signal;
 
 /// A sender of packets of 1,000 bytes, each in a datagram.
-struct Sender {
+pub(super) struct Sender {
     socket: UdpSocket,
     writer: PacketWriter,
     source: Source,
 }
 
 impl Sender {
-    fn new(to: u16, session: u32) -> Self {
+    pub(super) fn new(to: u16, session: u32) -> Self {
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
         socket.connect(("127.0.0.1", to)).unwrap();
         let source = Source {
@@ -56,7 +56,7 @@ impl Sender {
         sent
     }
 
-    fn send(&mut self, packets: usize) {
+    pub(super) fn send(&mut self, packets: usize) {
         for _ in 0..packets {
             let datagram = self.datagram();
             self.socket.send(&datagram).unwrap();
@@ -64,7 +64,7 @@ impl Sender {
     }
 
     /// Says what was sent so far.
-    fn announce(&self, has_ended: bool) {
+    pub(super) fn announce(&self, has_ended: bool) {
         let announcement = Announcement {
             source: self.source,
             link: LinkType::ETHERNET,

@@ -4,6 +4,7 @@
 mod ends;
 mod exports;
 mod extcap;
+pub(crate) mod status;
 mod vxlan;
 
 use std::collections::HashSet;

@@ -53,3 +53,11 @@ impl Collector {
         self.ended()
     }
 }
+
+/// A test that fails leaves none behind.
+impl Drop for Collector {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

@@ -65,7 +65,7 @@ before = len(list(tail(streams, "events", cursor="0.0")))
 assert isinstance(raised(interrupted()), KeyError)
 for wrong in ([b"before", "text"], [b"before", 7], [b"before", None]):
     error = raised(wrong)
-    assert isinstance(error, TypeError) and "a record is bytes, not" in str(error), error
+    assert isinstance(error, TypeError) and "a record must be bytes, not" in str(error), error
 assert [record.data for record in tail(streams, "events", records=5)] == [b"new"] + 4 * [b"before"]
 append(streams, "events", [bytearray(b"as"), memoryview(b"bytes")])
 assert len(list(tail(streams, "events", cursor="0.0"))) == before + 6
