@@ -27,9 +27,10 @@ impl Anomalous {
                 file: log.disk().display(&recording.model_file),
                 offset: 0,
                 problem: format!(
-                    "the recording's model cannot be read ({problem}), so none of the recording's \
-                     packets count as ordinary: put the file back as it was"
+                    "the recording's model cannot be read ({problem}), so none of its packets \
+                     count as ordinary: restore the file"
                 ),
+                missing: None,
             }),
         }
     }

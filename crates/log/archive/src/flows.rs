@@ -60,9 +60,11 @@ const DESTINATION: Element = Element::by_version(
     ElementForm::Address,
 )
 .of_mac(80, "destinationMacAddress");
-const ICMP: [&str; 2] = ["icmpTypeCodeIPv4", "icmpTypeCodeIPv6"];
-const ICMP_TYPE: Element = Element::by_version([32, 139], ICMP, ElementForm::FirstByte);
-const ICMP_CODE: Element = Element::by_version([32, 139], ICMP, ElementForm::SecondByte);
+
+const fn icmp(form: ElementForm) -> Element {
+    let names = ["icmpTypeCodeIPv4", "icmpTypeCodeIPv6"];
+    Element::by_version([32, 139], names, form).in_netflow9(32, 2)
+}
 
 strata_tables::columns! {
     /// The columns of `flows`.
@@ -79,12 +81,12 @@ strata_tables::columns! {
         ),
         FirstTime: column(
             Spec::new("first_time", Time, Delta, "arrival of the first packet")
-                .element(Element::milliseconds(152, "flowStartMilliseconds")),
+                .element(Element::milliseconds(152, "flowStartMilliseconds", 22)),
             Int(|row| row.stats().first_ns.cast_signed()),
         ),
         LastTime: column(
             Spec::new("last_time", Time, Delta, "arrival of the last packet")
-                .element(Element::milliseconds(153, "flowEndMilliseconds")),
+                .element(Element::milliseconds(153, "flowEndMilliseconds", 21)),
             Int(|row| row.stats().last_ns.cast_signed()),
         ),
         Recording: column(
@@ -149,13 +151,13 @@ strata_tables::columns! {
                 "of the run's first packet, if ICMP; files of earlier versions lack it",
             )
             .of_headers()
-            .element(ICMP_TYPE),
+            .element(icmp(ElementForm::FirstByte)),
             IntOrNull(|row| row.flow.icmp.map(|[kind, _]| kind.into())),
         ),
         IcmpCode: column(
             Spec::new("icmp_code", Int32, Dictionary, "as `icmp_type`")
                 .of_headers()
-                .element(ICMP_CODE),
+                .element(icmp(ElementForm::SecondByte)),
             IntOrNull(|row| row.flow.icmp.map(|[_, code]| code.into())),
         ),
         CommunityId: column(
@@ -237,7 +239,7 @@ strata_tables::columns! {
                 Dictionary,
                 "all flags of packets from `src`; NULL if not TCP",
             )
-            .element(Element::unsigned(6, "tcpControlBits", 2)),
+            .element(Element::unsigned(6, "tcpControlBits", 2).in_netflow9(6, 1)),
             IntOrNull(|row| row.tcp_flags(row.there())),
         ),
         ReverseTcpFlags: column(
@@ -247,7 +249,7 @@ strata_tables::columns! {
                 Dictionary,
                 "all flags of packets from `dst`; NULL if not TCP",
             )
-            .element(Element::unsigned(6, "tcpControlBits", 2)),
+            .element(Element::unsigned(6, "tcpControlBits", 2).in_netflow9(6, 1)),
             IntOrNull(|row| row.tcp_flags(row.back())),
         ),
         EndReason: column(
@@ -340,6 +342,16 @@ strata_tables::columns! {
                 "as `dns_name`; also of DTLS and QUIC",
             ),
             TextOrNull(|row| row.name(|names| &names.server)),
+        ),
+        TlsCertificateNames: column(
+            Spec::new(
+                "tls_certificate_names",
+                Kind::Text,
+                Dictionary,
+                "names in the certificate of the server, as a JSON list: the common names of its subject, then DNS names, 16 at most; of TLS over TCP up to TLS 1.2, which does not encrypt it, if it was kept whole and its packets came in order; files of earlier versions lack it",
+            )
+            .json(),
+            TextOrNull(|row| row.name(|names| &names.certificate)),
         ),
         TlsJa3: column(
             Spec::new(

@@ -124,6 +124,7 @@ impl Intake {
                             file: block.file.clone(),
                             offset: block.records_at(),
                             problem,
+                            missing: None,
                         }));
                     }
                 }
@@ -132,6 +133,7 @@ impl Intake {
                         file: block.file.clone(),
                         offset: block.records_at() + bad.at as u64,
                         problem: bad.problem.into(),
+                        missing: None,
                     }));
                 }
             }

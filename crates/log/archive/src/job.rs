@@ -164,6 +164,7 @@ fn take_in(
                     file,
                     offset: 0,
                     problem: format!("the file cannot be read: {source}"),
+                    missing: None,
                 }));
             }
             Err(error) => return Err(error.into()),
@@ -186,6 +187,7 @@ fn take_in(
             file: log.disk().display(&file.name),
             offset,
             problem,
+            missing: None,
         })
     }))
 }

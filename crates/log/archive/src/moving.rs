@@ -219,6 +219,7 @@ fn copy_all(
                 problem: "its checksum does not match, so its part stays where it is; \
                           `strata verify` says where the file is damaged"
                     .into(),
+                missing: None,
             }));
         }
         let written = Input::open(disk, to)?.sums();

@@ -399,16 +399,7 @@ pub fn missing_files(disk: &dyn Disk, part: &Part) -> Vec<(FileKind, Damage)> {
         if !opened.is_err_and(|error| error.kind() == io::ErrorKind::NotFound) {
             return None;
         }
-        let or = match is_remote(&name) {
-            true => ", or its disk is not mounted",
-            false => "",
-        };
-        let packets = part.packets;
-        let damage = Damage {
-            file: disk.display(&name),
-            offset: 0,
-            problem: format!("the file is missing{or}; its part has {packets} packets"),
-        };
+        let damage = Damage::missing(disk.display(&name), part.id, part.packets);
         Some((file.kind, damage))
     });
     missing.collect()

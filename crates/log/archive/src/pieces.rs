@@ -1,9 +1,13 @@
 //! The pieces of a log that can be deleted: parts, and block files that are no longer written to.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io::ErrorKind;
 
 use strata_blocks::ClassCount;
-use strata_store::{BlockFile, Damage, Gone, Log, Part, Recording, Select, StoreError, add_counts};
+use strata_store::{
+    ARCHIVE_NAME, BlockFile, Damage, Disk, Gone, Log, MANIFEST_NAME, Part, Recording, Select,
+    StoreError, add_counts,
+};
 
 use crate::anomalous::Anomalous;
 use crate::error::ArchiveError;
@@ -14,7 +18,7 @@ use crate::retention::{PROTECTED, retention_name};
 pub(crate) struct Found {
     /// What can be deleted.
     pub(crate) pieces: Vec<Piece>,
-    /// Bytes that cannot be deleted.
+    /// Bytes of block files that cannot be deleted yet.
     pub(crate) held: u64,
     pub(crate) being_written: Vec<Being>,
     pub(crate) unknown_models: Vec<Damage>,
@@ -39,6 +43,37 @@ pub(crate) struct Being {
     pub(crate) protected: bool,
 }
 
+/// Files of a log that no deletion frees, in its directory and in directories below it; `blocks` also holds block
+/// files, which are counted on their own.
+const FIXED_FILES: [&str; 3] = [MANIFEST_NAME, ARCHIVE_NAME, "policies.jsonl"];
+const FIXED_DIRS: [(&str, &str); 3] = [("models", ""), ("drift", ""), ("blocks", ".checkpoint")];
+
+/// Bytes of the files that no deletion frees: manifests, models, checkpoints, statistics of drift, and policies that
+/// were added at run time.
+///
+/// # Errors
+///
+/// If a directory or a size cannot be read; a missing file counts as empty.
+pub(crate) fn fixed_bytes(disk: &dyn Disk) -> Result<u64, ArchiveError> {
+    let mut names: Vec<String> = FIXED_FILES.map(str::to_owned).into();
+    for (dir, ending) in FIXED_DIRS {
+        let listed = disk.list(dir);
+        let listed = listed.map_err(ArchiveError::io(disk.display(dir), "list"))?;
+        let fixed = listed.iter().filter(|name| name.ends_with(ending));
+        names.extend(fixed.map(|name| format!("{dir}/{name}")));
+    }
+    let mut total = 0_u64;
+    for name in names {
+        let opened = disk.open(&name, false);
+        match opened.and_then(|opened| opened.size()) {
+            Ok(bytes) => total = total.saturating_add(bytes),
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            Err(error) => return Err(ArchiveError::io(disk.display(&name), "open")(error)),
+        }
+    }
+    Ok(total)
+}
+
 /// What of a log can be deleted, and how many bytes cannot be: for [`crate::plan`].
 ///
 /// # Errors
@@ -46,7 +81,8 @@ pub(crate) struct Being {
 /// If the log cannot be read.
 pub fn deletable(log: &Log) -> Result<(Vec<Piece>, u64), ArchiveError> {
     let found = pieces(log)?;
-    Ok((found.pieces, found.held))
+    let fixed = fixed_bytes(log.disk().as_ref())?;
+    Ok((found.pieces, found.held.saturating_add(fixed)))
 }
 
 pub(crate) fn pieces(log: &Log) -> Result<Found, ArchiveError> {

@@ -16,7 +16,7 @@ use crate::compact::NEVER;
 use crate::encryption::recipients;
 use crate::error::{ArchiveError, HOUR_NS, MostWouldGo};
 use crate::job::{Made, Outcome, Target, run_job};
-use crate::pieces::{Being, Found, pieces};
+use crate::pieces::{Being, Found, fixed_bytes, pieces};
 use crate::plan::{Importance, Piece, PieceKind, PrunePlan, Retention, is_older, plan};
 use crate::retention::PROTECTED;
 
@@ -50,10 +50,14 @@ pub struct Pruned {
     pub packets: u64,
     /// Bytes that this freed.
     pub bytes: u64,
-    /// Bytes that are left.
+    /// Bytes that are left in the log's directory, without files that
+    /// [wait for readers](Self::waits_for_readers).
     pub bytes_left: u64,
-    /// Whether the log still exceeds the limit, because only its newest data and what policies
-    /// protect are left.
+    /// Those of them in files that are never deleted: manifests, models, checkpoints, statistics of drift, and
+    /// policies that were added at run time. [`make_room`] does not count them.
+    pub fixed_bytes: u64,
+    /// Whether the log still exceeds the limit, because only its newest data, what policies protect
+    /// and files that are never deleted are left.
     pub still_too_large: bool,
     /// Block files still being written that hold packets that are too old: they can be deleted once
     /// complete.
@@ -144,10 +148,11 @@ pub fn prune_as(
         held: found.held,
         by: options.by,
         room: RemovedFor::Size,
+        counts_fixed: true,
         pruned,
     };
     if options.dry_run {
-        let planned = plan(&pruner.pieces, pruner.held, retention, options.now_ns);
+        let planned = pruner.plan(retention, options.now_ns)?;
         pruner.tell(&planned);
     } else {
         pruner.carry_out(retention, options.now_ns)?;
@@ -204,6 +209,7 @@ pub fn make_room_except(
         held: found.held,
         by: RemovedBy::Record,
         room: RemovedFor::Room,
+        counts_fixed: false,
         pruned: Pruned {
             unknown_models: found.unknown_models,
             ..Pruned::default()
@@ -238,10 +244,21 @@ struct Pruner<'a> {
     by: RemovedBy,
     /// Why it deletes what is not too old.
     room: RemovedFor,
+    /// Whether files that are never deleted count, too.
+    counts_fixed: bool,
     pruned: Pruned,
 }
 
 impl Pruner<'_> {
+    /// Plans what is left to do. Each deletion changes `archive.json`.
+    fn plan(&mut self, retention: &Retention, now_ns: u64) -> Result<PrunePlan, ArchiveError> {
+        if self.counts_fixed {
+            self.pruned.fixed_bytes = fixed_bytes(self.disk.as_ref())?;
+        }
+        let held = self.held.saturating_add(self.pruned.fixed_bytes);
+        Ok(plan(&self.pieces, held, retention, now_ns))
+    }
+
     /// Counts what would be done.
     fn tell(&mut self, planned: &PrunePlan) {
         for at in &planned.delete {
@@ -258,11 +275,16 @@ impl Pruner<'_> {
         self.pruned.still_too_large = planned.still_too_large;
     }
 
-    /// Deletes what is planned. The size of a block file that is split is known afterwards only, so the
-    /// rest is planned again then.
+    /// Deletes what is planned. The size of a block file that is split, and of `archive.json`, is known afterwards
+    /// only, so the rest is planned again then.
     fn carry_out(&mut self, retention: &Retention, now_ns: u64) -> Result<(), ArchiveError> {
         loop {
-            let planned = plan(&self.pieces, self.held, retention, now_ns);
+            let planned = self.plan(retention, now_ns)?;
+            if planned.delete.is_empty() {
+                self.pruned.bytes_left = planned.bytes_left;
+                self.pruned.still_too_large = planned.still_too_large;
+                return Ok(());
+            }
             let mut order = planned.delete.iter();
             let whole = order.position(|at| planned.split.contains(at));
             let whole = whole.unwrap_or(planned.delete.len());
@@ -285,11 +307,6 @@ impl Pruner<'_> {
             let mut at = 0..;
             self.pieces
                 .retain(|_| at.next().is_none_or(|at| !gone.contains(&at)));
-            if rest.is_empty() {
-                self.pruned.bytes_left = planned.bytes_left;
-                self.pruned.still_too_large = planned.still_too_large;
-                return Ok(());
-            }
         }
     }
 
@@ -369,6 +386,7 @@ impl Pruner<'_> {
                 file: entry.name.clone(),
                 offset: 0,
                 problem: String::from("the recording has deleted the file in the meantime"),
+                missing: None,
             };
             return Ok(Outcome::Damaged(missing, entry.name.clone()));
         };

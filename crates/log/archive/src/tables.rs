@@ -129,6 +129,7 @@ pub fn rows_of_blocks(
             file,
             offset,
             problem,
+            missing: None,
         });
     }
     intake.end_run(&mut batches)

@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use strata_blocks::{BlockHeader, ClassCount};
 use strata_store::{
-    BlockFile, Checkpoint, Damage, Disk, FileKind, Log, Part, PartFile, Recording, Select, State,
-    StoreError, check_drift, checkpoint_name, drift_name, index_name, verify_index,
+    BlockFile, Checkpoint, Damage, Disk, FileKind, Log, MissingFile, Part, PartFile, Recording,
+    Select, State, StoreError, check_drift, checkpoint_name, drift_name, index_name, verify_index,
 };
 
 use crate::defined::Defined;
@@ -96,6 +96,7 @@ impl Verified {
             file,
             offset,
             problem: problem.into(),
+            missing: None,
         });
     }
 
@@ -110,7 +111,15 @@ impl Verified {
     fn model(&mut self, disk: &dyn Disk, (file, crc): (&str, u32)) -> Result<(), ArchiveError> {
         let named = disk.display(file);
         let Ok(input) = Input::open(disk, file) else {
-            self.note(named, 0, "the file is missing: the recording's model");
+            self.damage.push(Damage {
+                file: named,
+                offset: 0,
+                problem: String::from("the file is missing: the recording's model"),
+                missing: Some(MissingFile {
+                    part: None,
+                    packets: 0,
+                }),
+            });
             return Ok(());
         };
         self.files += 1;
@@ -195,6 +204,7 @@ impl Verified {
             file: named,
             offset: found.offset,
             problem: found.problem.to_owned(),
+            missing: None,
         };
         // It is not synced, so a recording that ended abruptly may have any part of it.
         if found.is_torn || recording.state == State::Running {
@@ -242,6 +252,7 @@ impl Verified {
                     file: disk.display(&name),
                     offset,
                     problem: problem.to_owned(),
+                    missing: None,
                 };
                 if torn {
                     self.warnings.push(damage);
@@ -299,8 +310,8 @@ impl Verified {
             let name = name_of(disk, part, file);
             let named = disk.display(&name);
             let Ok(input) = Input::open(disk, &name) else {
-                let problem = format!("the file is missing; its part has {} packets", part.packets);
-                self.note(named, 0, problem);
+                self.damage
+                    .push(Damage::missing(named, part.id, part.packets));
                 continue;
             };
             self.files += 1;

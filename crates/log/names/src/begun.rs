@@ -1,13 +1,14 @@
 //! Messages of which a part has come.
 
-use crate::hello::HELLO_MAX;
+use crate::Payload;
 use crate::quic::Connection;
 
 /// Flows whose messages are kept: of two flows that share a slot, only the later one's.
 const SLOTS: u32 = 1_024;
 
-/// Messages that go on in a later packet of their flow: at most 1,024, of 8 KiB (TCP) or 16 KiB (QUIC, where parts may
-/// overlap), 16 MiB in all. When there is no room, the older message is given up, and its flow has no fingerprint.
+/// Messages that go on in a later packet of their flow: at most 1,024, each of 16 KiB at most, 16 MiB in all. A flow has
+/// one at a time: that of its client, then that of its server. When there is no room, the older message is given up, and
+/// its flow has no fingerprint, or no names of a certificate.
 #[derive(Debug, Default)]
 pub struct Begun {
     slots: Vec<Slot>,
@@ -25,6 +26,8 @@ enum Message {
     None,
     Stream {
         bytes: Vec<u8>,
+        /// The number of bytes that are kept.
+        max: usize,
         /// The sequence number of the byte after them.
         next: u32,
     },
@@ -39,28 +42,48 @@ impl Begun {
         &mut self.slots[(flow % SLOTS) as usize]
     }
 
-    /// A TCP stream that begins with these bytes.
-    pub(crate) fn begin_stream(&mut self, flow: u32, sequence: u32, bytes: &[u8]) {
-        let Some(next) = after(sequence, bytes).filter(|_| bytes.len() < HELLO_MAX) else {
+    /// A TCP stream that begins with these bytes, and of which at most `max` are kept.
+    pub(crate) fn begin_stream(&mut self, payload: &Payload<'_>, max: usize) {
+        let &Payload {
+            flow,
+            sequence,
+            bytes,
+            ..
+        } = payload;
+        let Some(next) = after(sequence, bytes).filter(|_| bytes.len() < max) else {
             return;
         };
         let bytes = bytes.to_vec();
-        let message = Message::Stream { bytes, next };
+        let message = Message::Stream { bytes, max, next };
         *self.slot(flow) = Slot { flow, message };
     }
 
-    /// The first [`HELLO_MAX`] bytes of a stream, with those that have come now; `None` if others have to come first.
-    pub(crate) fn stream(&mut self, flow: u32, sequence: u32, bytes: &[u8]) -> Option<&[u8]> {
+    /// The first bytes of a stream, with those that have come now; `None` if others have to come first.
+    pub(crate) fn stream(&mut self, payload: &Payload<'_>) -> Option<&[u8]> {
+        let &Payload {
+            flow,
+            sequence,
+            bytes,
+            ..
+        } = payload;
         let slot = self.slot(flow);
-        let Message::Stream { bytes: known, next } = &mut slot.message else {
+        let Message::Stream {
+            bytes: known,
+            max,
+            next,
+        } = &mut slot.message
+        else {
             return None;
         };
-        if slot.flow != flow || *next != sequence {
+        if slot.flow != flow {
             return None;
         }
+        // What is sent again may have more at its end.
+        let again = usize::try_from(next.wrapping_sub(sequence)).ok()?;
+        let fresh = bytes.get(again..).filter(|fresh| !fresh.is_empty())?;
         *next = after(sequence, bytes)?;
-        let room = HELLO_MAX.saturating_sub(known.len());
-        known.extend_from_slice(bytes.get(..room).unwrap_or(bytes));
+        let room = max.saturating_sub(known.len());
+        known.extend_from_slice(fresh.get(..room).unwrap_or(fresh));
         Some(known)
     }
 

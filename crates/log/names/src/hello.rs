@@ -7,7 +7,7 @@ use crate::bytes::Bytes;
 /// A client hello of more bytes, records included, is not read whole.
 pub(crate) const HELLO_MAX: usize = 8_192;
 
-const HANDSHAKE: u8 = 0x16;
+pub(crate) const HANDSHAKE: u8 = 0x16;
 const CLIENT_HELLO: u8 = 1;
 const RANDOM_LEN: usize = 32;
 /// As OpenSSL before 0.9.8f says it, and clients of AnyConnect still do.

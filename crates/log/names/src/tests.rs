@@ -141,7 +141,227 @@ fn of_two_flows_that_share_a_place_the_later_one_is_read() {
     assert_eq!(young.ja4.as_deref(), Some(EXAMPLE));
 }
 
+/// An element of DER.
+fn der(tag: u8, content: &[u8]) -> Vec<u8> {
+    let len = u16::try_from(content.len()).unwrap().to_be_bytes();
+    let len = match len {
+        [0, short @ 0..=0x7f] => vec![short],
+        [0, len] => vec![0x81, len],
+        [high, low] => vec![0x82, high, low],
+    };
+    [&[tag], &len[..], content].concat()
+}
+
+/// A certificate of a subject with these common names, each with its tag, and of these names of hosts.
+fn certificate(common: &[(u8, &[u8])], hosts: &[&[u8]]) -> Vec<u8> {
+    let attribute = |oid: &[u8], tag, text: &[u8]| {
+        let attribute = [der(6, oid), der(tag, text)].concat();
+        der(0x31, &der(0x30, &attribute))
+    };
+    let organization = attribute(&[0x55, 4, 10], 0x0c, b"Org");
+    let common = common
+        .iter()
+        .map(|(tag, text)| attribute(&[0x55, 4, 3], *tag, text));
+    let subject: Vec<u8> = [organization.clone()]
+        .into_iter()
+        .chain(common)
+        .flatten()
+        .collect();
+    let hosts: Vec<u8> = hosts.iter().flat_map(|host| der(0x82, host)).collect();
+    let address = der(0x87, &[192, 0, 2, 1]);
+    let hosts = der(4, &der(0x30, &[address, hosts].concat()));
+    let critical = der(1, &[0xff]);
+    let extensions = [
+        der(
+            0x30,
+            &[
+                der(6, &[0x55, 29, 15]),
+                critical.clone(),
+                der(4, &[3, 2, 5, 0xa0]),
+            ]
+            .concat(),
+        ),
+        der(0x30, &[der(6, &[0x55, 29, 17]), critical, hosts].concat()),
+    ];
+    let issuer = der(0x30, &attribute(&[0x55, 4, 3], 0x0c, b"Issuer"));
+    let signed = [
+        der(0xa0, &der(2, &[2])),
+        der(2, &[9; 16]),
+        der(0x30, &der(6, &[0x2a, 3])),
+        issuer,
+        der(0x30, &[]),
+        der(0x30, &subject),
+        der(0x30, &[0; 300]),
+        der(0xa3, &der(0x30, &extensions.concat())),
+    ];
+    let rest = [der(0x30, &[]), der(3, &[0; 256])].concat();
+    der(0x30, &[der(0x30, &signed.concat()), rest].concat())
+}
+
+fn len24(bytes: &[u8]) -> Vec<u8> {
+    let len = u32::try_from(bytes.len()).unwrap().to_be_bytes();
+    [&len[1..], bytes].concat()
+}
+
+/// What a server sends: its hello and its certificate, the messages in records of at most this many bytes.
+fn flight(certificate: &[u8], record_len: usize) -> Vec<u8> {
+    let list = len24(&[len24(certificate), len24(b"issuer")].concat());
+    let hello = [&[2][..], &len24(&[7; 70])].concat();
+    let messages = [hello, [&[11][..], &len24(&list)].concat()].concat();
+    let records = messages
+        .chunks(record_len)
+        .flat_map(|part| [&[0x16, 3, 3][..], &long(part)].concat());
+    records.collect()
+}
+
+fn names_of(common: &[(u8, &[u8])], hosts: &[&[u8]]) -> Option<String> {
+    let mut names = Names::default();
+    look(
+        &mut names,
+        true,
+        443,
+        &flight(&certificate(common, hosts), 9_999),
+    );
+    names.certificate.map(String::from)
+}
+
+#[test]
+fn a_certificate_has_common_names_and_those_of_hosts() {
+    let of = |common: &[(u8, &[u8])], hosts: &[&[u8]]| names_of(common, hosts);
+    let hosts = [&b"example.org"[..], b"*.example.org", b"www.example.org"];
+    assert_eq!(
+        of(&[(0x13, b"www.example.org")], &hosts).as_deref(),
+        Some(r#"["www.example.org","example.org","*.example.org"]"#)
+    );
+    assert_eq!(
+        of(
+            &[
+                (0x0c, "Bücher \"A\\B\"\n".as_bytes()),
+                (0x1e, &[0, b'o', 0x20, 0xac])
+            ],
+            &[b"a b\x7f"]
+        )
+        .as_deref(),
+        Some(r#"["Bücher \"A\\B\".","o€","a.b."]"#)
+    );
+    assert_eq!(of(&[(0x14, b"\xe9")], &[]).as_deref(), Some(r#"["é"]"#));
+    assert_eq!(of(&[(0x03, b"bits"), (0x0c, b"")], &[]), None);
+    // What is too long or too much is left out.
+    let long = [b'x'; 256];
+    assert_eq!(
+        of(&[(0x0c, &long)], &[&long[1..], b"y"]).map(|all| all.len()),
+        Some(2 + 257 + 4)
+    );
+    let many: Vec<[u8; 1]> = (b'a'..=b'z').map(|letter| [letter]).collect();
+    let many: Vec<&[u8]> = many.iter().map(|name| &name[..]).collect();
+    assert_eq!(of(&[], &many).map(|all| all.len()), Some(2 + 16 * 3 + 15));
+    let large: Vec<[u8; 255]> = (b'a'..=b'p').map(|letter| [letter; 255]).collect();
+    let large: Vec<&[u8]> = large.iter().map(|name| &name[..]).collect();
+    assert_eq!(of(&[], &large).map(|all| all.len()), Some(2 + 8 * 257 + 7));
+}
+
+#[test]
+fn a_certificate_may_come_in_parts() {
+    let hosts: Vec<Vec<u8>> = (0..400)
+        .map(|n| format!("host-{n}.example").into_bytes())
+        .collect();
+    let hosts: Vec<&[u8]> = hosts.iter().map(Vec::as_slice).collect();
+    let certificate = certificate(&[(0x0c, b"name")], &hosts);
+    let (hello, expected) = (example(), names_of(&[(0x0c, b"name")], &hosts));
+    assert!(certificate.len() > 7_000 && expected.is_some());
+    for (record_len, segment_len) in [(9_999, 1_460), (100, 1_460), (16_384, 400), (100, 2_000)] {
+        let (mut begun, mut names) = (Begun::default(), Names::default());
+        // The client's hello is not whole, and its certificate is not the server's.
+        names.look(&mut begun, &tls(3, 77, &hello[..40]));
+        let flight = flight(&certificate, record_len);
+        let mut sequence = u32::MAX - 500;
+        for (number, segment) in flight.chunks(segment_len).enumerate() {
+            names.look(&mut begun, &tls(3, sequence, segment));
+            if number % 8 == 2 {
+                names.look(
+                    &mut begun,
+                    &tls(3, 117, b"\x16\x03\x03\x00\x09\x0b\x00\x00\x05"),
+                );
+                // Sent again.
+                names.look(&mut begun, &tls(3, sequence, segment));
+            }
+            sequence = sequence.wrapping_add(u32::try_from(segment.len()).unwrap());
+        }
+        assert_eq!(
+            names.certificate.as_deref(),
+            expected.as_deref(),
+            "{record_len} {segment_len}"
+        );
+    }
+    // Sent again with more, and with a hole.
+    let flight = flight(&certificate, 9_999);
+    let again: [&[(usize, usize)]; 2] = [&[(0, 100), (50, 9_000)], &[(0, 100), (101, 9_000)]];
+    for (parts, found) in again.iter().zip([true, false]) {
+        let (mut begun, mut names) = (Begun::default(), Names::default());
+        for &(from, to) in *parts {
+            let part = &flight[from..to.min(flight.len())];
+            names.look(&mut begun, &tls(3, u32::try_from(from).unwrap(), part));
+        }
+        assert_eq!(names.certificate.is_some(), found);
+    }
+}
+
+#[test]
+fn what_is_encrypted_or_of_a_client_has_no_certificate() {
+    let certificate = certificate(&[(0x0c, b"name")], &[]);
+    let whole = flight(&certificate, 9_999);
+    let hello = [
+        &[0x16, 3, 3][..],
+        &long(&[&[2][..], &len24(&[7; 70])].concat()),
+    ]
+    .concat();
+    let list = len24(&len24(&certificate));
+    let alone = [
+        &[0x16, 3, 3][..],
+        &long(&[&[11][..], &len24(&list)].concat()),
+    ]
+    .concat();
+    let changed = b"\x14\x03\x03\x00\x01\x01";
+    for (bytes, found) in [
+        (whole.clone(), true),
+        ([&hello[..], &alone].concat(), true),
+        // A warning comes first.
+        ([b"\x15\x03\x03\x00\x02\x01\x70", &whole[..]].concat(), true),
+        (alone.clone(), false),
+        ([&hello[..], changed, &alone].concat(), false),
+        ([&hello[..], &hello, &alone].concat(), false),
+        (whole[..whole.len() / 2].to_vec(), false),
+    ] {
+        let mut names = Names::default();
+        look(&mut names, true, 443, &bytes);
+        assert_eq!(names.certificate.is_some(), found);
+    }
+    let mut names = Names::default();
+    look(&mut names, false, 443, &whole);
+    assert_eq!(names, Names::default());
+}
+
 proptest! {
+    #[test]
+    fn a_changed_certificate_is_read(
+        at in any::<prop::sample::Index>(), byte in any::<u8>(), cut in any::<prop::sample::Index>(),
+        hosts in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..9), 0..4),
+        common in prop::collection::vec(any::<u8>(), 0..9), kind in any::<u8>(),
+    ) {
+        let hosts: Vec<&[u8]> = hosts.iter().map(Vec::as_slice).collect();
+        let certificate = certificate(&[(kind, &common)], &hosts);
+        let mut flight = flight(&certificate, 200);
+        let (at, cut) = (at.index(flight.len()), cut.index(flight.len()));
+        flight[at] = byte;
+        let (mut begun, mut names) = (Begun::default(), Names::default());
+        let (first, second) = flight.split_at(cut);
+        names.look(&mut begun, &tls(1, 0, first));
+        names.look(&mut begun, &tls(1, u32::try_from(cut).unwrap(), second));
+        let list = names.certificate.unwrap_or_else(|| "[\"\"]".into());
+        prop_assert!(list.starts_with("[\"") && list.ends_with("\"]"));
+        prop_assert!(list.len() < 9_000 && !list.contains(char::is_control));
+    }
+
     #[test]
     fn any_bytes_are_looked_into(
         start in prop::sample::select(vec![

@@ -194,11 +194,72 @@ fn balance(disk: &Arc<dyn Disk>) -> (Amounts, Amounts) {
     (there, gone)
 }
 
+/// Bytes of the files of a disk whose names are wanted.
+fn bytes_of(sim: &SimDisk, wanted: impl Fn(&str) -> bool) -> u64 {
+    let names = sim.names();
+    let names = names.iter().filter(|name| wanted(name));
+    names
+        .map(|name| sim.open(name, false).unwrap().size().unwrap())
+        .sum()
+}
+
+#[test]
+fn a_size_is_that_of_all_files_and_some_are_never_deleted() {
+    let is_fixed = |name: &str| {
+        let of_packets = ["packets/", "flows/", "payload/", "meta/", "sums/"];
+        let of_blocks = name.ends_with(".strata") || name.ends_with(".index");
+        !of_blocks && !of_packets.iter().any(|dir| name.starts_with(dir))
+    };
+    for compacts in [false, true] {
+        let sim = SimDisk::new();
+        let disk: Arc<dyn Disk> = Arc::new(sim.clone());
+        let path = data_dir().join("labelled/mix-test/trace.pcap");
+        for mode in ["default", "log-all"] {
+            assert!(common::record(
+                &disk,
+                &path,
+                &common::model(),
+                mode,
+                900_000
+            ));
+        }
+        if compacts {
+            compact(&disk, |_| ()).unwrap();
+        }
+        let prune_to = |bytes_max, dry_run| {
+            let retention = Retention {
+                bytes_max: Some(bytes_max),
+                ..Retention::default()
+            };
+            prune(&disk, &retention, 0, dry_run).unwrap()
+        };
+        let all = bytes_of(&sim, |_| true);
+        // To the byte: one less, and something goes.
+        assert_eq!(prune_to(all, false), prune_to(all, true));
+        let whole = prune_to(all, false);
+        assert_eq!((whole.parts, whole.block_files), (0, 0));
+        assert_eq!(whole.bytes_left, all);
+        assert!(!whole.still_too_large);
+        let less = prune_to(all - 1, false);
+        assert!(less.parts + less.block_files > 0 && !less.still_too_large);
+        assert!(less.bytes_left < all);
+        assert_eq!(less.bytes_left, bytes_of(&sim, |_| true));
+        // A limit below what is never deleted cannot be kept.
+        let fixed = bytes_of(&sim, is_fixed);
+        assert_eq!(less.fixed_bytes, fixed);
+        let least = prune_to(fixed / 2, false);
+        assert!(least.still_too_large && least.bytes_left > least.fixed_bytes);
+        assert_eq!(least.bytes_left, bytes_of(&sim, |_| true));
+        assert_eq!(least.fixed_bytes, bytes_of(&sim, is_fixed));
+    }
+}
+
 /// Whatever deletes, in whatever order: each packet is in the log, or among what was deleted, by
 /// recording, class and granularity; and the reasons are those that applied.
 #[test]
 fn what_is_deleted_and_what_is_left_come_to_what_was_recorded() {
-    let disk: Arc<dyn Disk> = Arc::new(SimDisk::new());
+    let sim = SimDisk::new();
+    let disk: Arc<dyn Disk> = Arc::new(sim.clone());
     let path = data_dir().join("labelled/mix-test/trace.pcap");
     let record = |mode| {
         assert!(common::record(
@@ -232,14 +293,15 @@ fn what_is_deleted_and_what_is_left_come_to_what_was_recorded() {
         ..Retention::default()
     };
     // By hand, to a size; a dry run changes nothing.
-    let half = bytes(&disk) / 2;
-    prune(&disk, &size(half), 0, true).unwrap();
-    let pruned = prune(&disk, &size(half), 0, false).unwrap();
+    let fixed = bytes_of(&sim, |_| true) - bytes(&disk);
+    let most = bytes(&disk) / 2 + fixed;
+    prune(&disk, &size(most), 0, true).unwrap();
+    let pruned = prune(&disk, &size(most), 0, false).unwrap();
     assert!(
-        pruned.block_files > 0 && pruned.bytes_left <= half,
+        pruned.block_files > 0 && pruned.bytes_left <= most,
         "{pruned:?}"
     );
-    assert_eq!(bytes(&disk), pruned.bytes_left);
+    assert_eq!(bytes_of(&sim, |_| true), pruned.bytes_left);
     closes("size");
     // A recording makes room: whole block files, and all but what is protected of one.
     let room = make_room(&disk, u64::MAX).unwrap();
@@ -380,22 +442,13 @@ fn what_may_be_evidence_is_kept_where_the_model_cannot_be_read() {
     assert_eq!(compact(&disk, |_| ()).unwrap().files, 3);
     // The older part would be ordinary, but for its model.
     disk.replace(&models[0], b"{").unwrap();
-    let bytes: u64 = log_of(&disk)
-        .archive()
-        .parts
-        .iter()
-        .map(|part| part.bytes())
-        .sum();
     let third = THEN + 2 * DAY;
     let (recorder, mut sink) = start(&disk, &about());
     one_packet(&mut sink, 0, third);
     drop(sink);
     recorder.finish(&Ledger::default(), Vec::new()).unwrap();
-    let newest = log_of(&disk)
-        .file_bytes(&log_of(&disk).recordings()[2].files[0])
-        .unwrap();
     let retention = Retention {
-        bytes_max: Some(newest + bytes - 1),
+        bytes_max: Some(bytes_of(&sim, |_| true) - 1),
         ..Retention::default()
     };
     let pruned = prune(&disk, &retention, third, false).unwrap();

@@ -1,25 +1,30 @@
 //! `strata export`: a log back into capture files, or its flows to where others collect them.
 
 mod anonymized;
+mod command;
 mod dedup;
 mod done;
+mod files;
+mod rotation;
 mod tls_keys;
 
 use std::io::{IsTerminal as _, stdout};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
-use anonymized::{AnonymizeArgs, AnonymizedFile};
+use anonymized::AnonymizeArgs;
 use anyhow::Result;
 use clap::ValueEnum;
 use dedup::DedupArgs;
 use done::{Count, Done};
-use strata_anonymize::Anonymizer;
+use files::{Files, FilesWritten, Form, Target};
+use rotation::RotateArgs;
 use strata_flow_export::FlowCollector;
 use strata_query::{
-    ByLink, ExportOptions, ExportedFlows, FileFormat, Find, FlowOptions, LoggedPacket,
-    MergedExport, RecordFormat, export, export_flow_table, export_flows, export_packet_table,
+    ByLink, ExportOptions, ExportedFlows, FileFormat, Find, FlowOptions, FlowProtocol,
+    LoggedPacket, RecordFormat, export, export_flow_table, export_flows, export_packet_table,
 };
+use strata_reading::NameFiles;
 use strata_store::Log;
 use strata_stream_run::{LineRecords, WhenFull};
 use strata_terminal::key::KeyArgs;
@@ -27,7 +32,6 @@ use strata_terminal::logging::QuietArgs;
 use strata_terminal::output::{Content, Output, print_json, refuse, suffix};
 use strata_terminal::progress::Progress;
 use strata_terminal::selection::{KeptArgs, Logs, SpanArgs, check_fit, say_no_match};
-use strata_terminal::text;
 use strata_wire::Printable;
 
 use crate::flows::{self, TimeoutArgs};
@@ -41,18 +45,21 @@ Examples:
   strata export log/ -w out.pcap.gz
   strata export tap1/ tap2/ -w both.pcapng 'host 10.0.0.1'
   strata export log/ -w out.pcapng --tls-keys sslkeys.log 'port 443'
+  strata export log/ -w 'hours/%Y%m%d-%H.pcapng' -G 3600 -z gzip
   strata export log/ -w public.pcapng --anonymize anon.key
   strata export log/ -w flows.csv 'net 10.0.0.0/8'
   strata export log/ -w flows.ipfix --active-timeout 60s --idle-timeout 15s
   strata export log/ -w packets.parquet -F packets-parquet 'port 53'
+  strata export log/ -w dmz.pcapng --names networks.txt 'tag dmz and tcp'
   strata export log/ -F json -w - | jq .dst
   strata export log/ --to-stream streams/flows 'port 443'
   strata export log/ --to-collector netflow.example:4739
+  strata export log/ --to-collector netflow.example -F netflow9
 
 Exit status: 0 if everything selected was written; 1 if not: an invalid filter or time, no log,
 damaged packets, packets whose interface or classification record is missing from the log, or a
-filter that applies to no interface of the log (standard error says which); 2 if the command
-line is invalid.")]
+filter that applies to no interface of the log (standard error says which); also 1 if a command of
+-z failed; 2 if the command line is invalid.")]
 pub(crate) struct Args {
     /// Read the log in this directory. For pcapng and pcap, further logs may follow, up to 64 in
     /// all; their packets are merged by time.
@@ -69,9 +76,10 @@ pub(crate) struct Args {
     #[arg(long, value_name = "DIR/NAME", conflicts_with = "write")]
     to_stream: Option<String>,
 
-    /// Send flows as IPFIX over UDP to this collector (nfcapd, pmacct, Akvorado and others) instead
-    /// of writing a file; the port is 4739 unless given. Datagrams lost on the way are not sent
-    /// again: the collector sees a gap in the sequence numbers.
+    /// Send flows as IPFIX, or with -F netflow9 as NetFlow 9, over UDP to this collector (nfcapd,
+    /// pmacct, Akvorado and others) instead of writing a file. The port is 4739, for NetFlow 9 2055,
+    /// unless given. Datagrams lost on the way are not sent again: the collector sees a gap in the
+    /// sequence numbers.
     #[arg(long, value_name = "HOST[:PORT]", conflicts_with_all = ["write", "to_stream"])]
     to_collector: Option<String>,
 
@@ -112,6 +120,12 @@ pub(crate) struct Args {
     timeouts: TimeoutArgs,
 
     #[command(flatten)]
+    rotate: RotateArgs,
+
+    #[command(flatten)]
+    names: NameFiles,
+
+    #[command(flatten)]
     key: KeyArgs,
 
     /// Print the result as a JSON object: how much was written, and what is missing. (To write
@@ -138,8 +152,10 @@ enum Format {
     Csv,
     /// Flows as JSON objects, one per line, times as RFC 3339.
     Json,
-    /// Flows as an IPFIX file, one record per direction.
+    /// Flows as IPFIX, to a file or a collector, one record per direction.
     Ipfix,
+    /// Flows as NetFlow 9, to a collector only, one record per direction.
+    Netflow9,
     /// Flows as a Parquet file, with the columns of the log's table `flows`.
     FlowsParquet,
     /// Packets as a Parquet file, one row per packet: times, addresses, lengths, class, reason; no
@@ -179,6 +195,7 @@ impl Format {
             Self::Csv => Written::Flows(RecordFormat::Csv),
             Self::Json => Written::Flows(RecordFormat::Json),
             Self::Ipfix => Written::Flows(RecordFormat::Ipfix),
+            Self::Netflow9 => Written::Flows(RecordFormat::Datagrams(FlowProtocol::Netflow9)),
             Self::FlowsParquet => Written::FlowTable,
             Self::PacketsParquet => Written::PacketTable,
         }
@@ -187,9 +204,12 @@ impl Format {
     fn content(self) -> Content {
         match self {
             Self::Csv | Self::Json => Content::Text,
-            Self::Pcapng | Self::Pcap | Self::Ipfix | Self::FlowsParquet | Self::PacketsParquet => {
-                Content::Binary
-            }
+            Self::Pcapng
+            | Self::Pcap
+            | Self::Ipfix
+            | Self::Netflow9
+            | Self::FlowsParquet
+            | Self::PacketsParquet => Content::Binary,
         }
     }
 }
@@ -243,62 +263,37 @@ fn to_stream(place: &str, log: &Log, find: &Find<'_>, options: &FlowOptions<'_>)
 /// Sends flows to a collector.
 fn to_collector(
     to: &str,
-    per_second: u64,
+    (per_second, format): (u64, Format),
     log: &Log,
     find: &Find<'_>,
     options: &FlowOptions<'_>,
 ) -> Result<Done> {
-    let collector = flows::collector("--to-collector", to)?;
+    let protocol = match format {
+        Format::Netflow9 => FlowProtocol::Netflow9,
+        _ => FlowProtocol::Ipfix,
+    };
+    let collector = flows::collector("--to-collector", to, protocol)?;
     let collector = FlowCollector::connect(collector, per_second)?;
-    let exported = export_flows(log, collector, RecordFormat::IpfixDatagrams, find, options)?;
+    let datagrams = RecordFormat::Datagrams(protocol);
+    let exported = export_flows(log, collector, datagrams, find, options)?;
     check_fit(exported.misfit.as_ref())?;
     Ok(Done::of_flows(exported, 0))
 }
 
-/// A file with packets of one log or several, as they are or anonymized.
-enum MergedFile<'a, 'o> {
-    Known(Box<MergedExport<'a, &'o mut Output>>),
-    Anonymized(Box<AnonymizedFile<&'o mut Output>>),
-}
-
-/// Writes packets of several logs, without doubles, or anonymized.
+/// Writes packets of one log or several, without doubles, anonymized, or to files that follow one another.
 fn merged(
     args: &Args,
     logs: &Logs,
-    output: &mut Output,
+    target: Target,
     format: FileFormat,
     find: &Find<'_>,
-    anonymizer: Option<Anonymizer>,
 ) -> Result<Done> {
-    let options = ExportOptions {
-        comments: !args.no_comments,
-        tls_keys: args.tls_keys()?,
-        ..ExportOptions::default()
+    let form = match args.anonymize.anonymizer()? {
+        Some(by) => Form::anonymized(by),
+        None => Form::known(logs, !args.no_comments, args.tls_keys()?)?,
     };
-    let names: Vec<String> = logs
-        .all()
-        .map(|(dir, _)| dir.display().to_string())
-        .collect();
-    let all = logs.all().map(|(_, log)| log);
-    let mut file = match anonymizer {
-        Some(by) => {
-            let file = AnonymizedFile::new(output, format, by)?;
-            MergedFile::Anonymized(Box::new(file))
-        }
-        None => {
-            let file = MergedExport::new(all, output, format, options)?;
-            MergedFile::Known(Box::new(file))
-        }
-    };
-    let mut write = |log: usize, packet: &LoggedPacket<'_>| -> Result<()> {
-        match &mut file {
-            MergedFile::Known(file) => {
-                file.packet((u32::try_from(log)?, &names[log]), packet)?;
-                Ok(())
-            }
-            MergedFile::Anonymized(file) => file.packet(log, packet),
-        }
-    };
+    let mut files = Files::new(target, form, format)?;
+    let mut write = |log: usize, packet: &LoggedPacket<'_>| files.packet(log, packet);
     let mut doubles = args.dedup.doubles()?;
     let exported = logs.each(find, &args.kept.kept(), |log, packet| {
         match &mut doubles {
@@ -309,24 +304,21 @@ fn merged(
     })?;
     let removed = doubles.map(|doubles| doubles.finish(&mut write));
     let removed = removed.transpose()?;
-    let emptied = match file {
-        MergedFile::Known(file) => file.finish().map(|()| None)?,
-        MergedFile::Anonymized(file) => Some(file.finish()?),
-    };
+    let written = files.finish()?;
     if let Some(removed) = removed {
         dedup::say(removed);
     }
     let removed = removed.map(|counts| counts.removed);
-    let written = removed.map_or(exported.packets, |removed| {
+    let packets = removed.map_or(exported.packets, |removed| {
         exported.packets.saturating_sub(removed)
     });
     Ok(Done {
-        count: Count::Packets(written),
+        count: Count::Packets(packets),
         damage: exported.damage,
         left_out: exported.left_out,
         untested: exported.untested,
         doubles: removed,
-        emptied,
+        written,
     })
 }
 
@@ -360,7 +352,7 @@ fn packets(
         left_out: exported.left_out,
         untested,
         doubles: None,
-        emptied: None,
+        written: FilesWritten::default(),
     })
 }
 
@@ -380,6 +372,38 @@ fn flows(
     Ok(Done::of_flows(exported, 0))
 }
 
+/// Writes the file, or several that follow one another.
+fn to_files(
+    (args, write, format): (&Args, &Path, Format),
+    logs: &Logs,
+    find: &Find<'_>,
+    of_flows: &FlowOptions<'_>,
+) -> Result<Done> {
+    let read = args.anonymize.anonymize.iter().chain(&args.tls_keys);
+    let sources = args.key.sources(logs.all()).files(read);
+    if let (Some((rotation, command)), Written::Packets(format)) =
+        (args.rotate.of(write)?, format.written())
+    {
+        let target = Target::Rotated(Box::new(rotation), sources, command);
+        return merged(args, logs, target, format, find);
+    }
+    let mut output = Output::create(write, format.content(), &sources)?;
+    let is_plain = args.dedup.dedup.is_none() && args.anonymize.anonymize.is_none();
+    let to = &mut output;
+    let done = match (logs.only().filter(|_| is_plain), format.written()) {
+        (None, Written::Packets(format)) => {
+            return merged(args, logs, Target::One(output), format, find);
+        }
+        (None, _) => return Err(one_log_only()),
+        (Some(log), Written::Packets(format)) => packets(args, log, to, Some(format), find)?,
+        (Some(log), Written::PacketTable) => packets(args, log, to, None, find)?,
+        (Some(log), Written::Flows(format)) => flows(log, to, Some(format), find, of_flows)?,
+        (Some(log), Written::FlowTable) => flows(log, to, None, find, of_flows)?,
+    };
+    output.finish()?;
+    Ok(done)
+}
+
 pub(crate) fn run(args: &Args) -> Result<()> {
     let is_json = args.format.is_none_or(|format| format == Format::Json);
     if args.to_stream.is_some() && !is_json {
@@ -387,10 +411,16 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             "--to-stream: records are flows as JSON: leave out -F",
         ));
     }
-    let is_ipfix = args.format.is_none_or(|format| format == Format::Ipfix);
-    if args.to_collector.is_some() && !is_ipfix {
+    let is_sent = |format| matches!(format, Format::Ipfix | Format::Netflow9);
+    if args.to_collector.is_some() && !args.format.is_none_or(is_sent) {
         return Err(refuse(
-            "--to-collector: flows are sent as IPFIX: leave out -F",
+            "--to-collector: flows are sent as IPFIX or NetFlow 9: write -F ipfix or -F netflow9, or \
+             leave out -F",
+        ));
+    }
+    if args.format == Some(Format::Netflow9) && args.to_collector.is_none() {
+        return Err(refuse(
+            "-F netflow9: NetFlow 9 has no form for files: send it with --to-collector, or write ipfix",
         ));
     }
     let is_to_file = args.to_stream.is_none() && args.to_collector.is_none();
@@ -407,7 +437,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let is_hidden = is_shown || args.quiet.is_quiet();
     let progress = Progress::unless(is_hidden, Progress::of_bytes);
     let (logs, words) = Logs::open(&args.log, &args.more, &args.key, &progress)?;
-    let filter = text::filter(words)?;
+    let filter = args.names.read()?.filter(words)?;
     let find = logs.find(&args.span, filter.as_ref())?;
     let of_flows = FlowOptions {
         class: args.kept.class.as_deref(),
@@ -417,33 +447,14 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     };
     let format = format(args, write)?;
     check_options(args, &logs, format)?;
-    let anonymizer = args.anonymize.anonymizer()?;
-    let written = format.written();
     let (done, verb) = match (logs.only(), &args.to_stream, &args.to_collector) {
         (Some(log), Some(place), _) => (to_stream(place, log, &find, &of_flows)?, "appended"),
-        (Some(log), _, Some(to)) => (to_collector(to, args.pps, log, &find, &of_flows)?, "sent"),
-        (only, ..) => {
-            let key_file = args.anonymize.anonymize.as_slice();
-            let sources = args.key.sources(logs.all()).files(key_file);
-            let mut output = Output::create(write, format.content(), &sources)?;
-            let to = &mut output;
-            let is_plain = args.dedup.dedup.is_none() && anonymizer.is_none();
-            let only = only.filter(|_| is_plain);
-            let done = match (only, written) {
-                (None, Written::Packets(format)) => {
-                    merged(args, &logs, to, format, &find, anonymizer)?
-                }
-                (None, _) => return Err(one_log_only()),
-                (Some(log), Written::Packets(format)) => {
-                    packets(args, log, to, Some(format), &find)?
-                }
-                (Some(log), Written::PacketTable) => packets(args, log, to, None, &find)?,
-                (Some(log), Written::Flows(format)) => {
-                    flows(log, to, Some(format), &find, &of_flows)?
-                }
-                (Some(log), Written::FlowTable) => flows(log, to, None, &find, &of_flows)?,
-            };
-            output.finish()?;
+        (Some(log), _, Some(to)) => {
+            let sent = to_collector(to, (args.pps, format), log, &find, &of_flows)?;
+            (sent, "sent")
+        }
+        _ => {
+            let done = to_files((args, write, format), &logs, &find, &of_flows)?;
             (done, "exported")
         }
     };
@@ -464,7 +475,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 
 fn one_log_only() -> anyhow::Error {
     refuse(
-        "several logs: only pcapng and pcap have packets of several: export flows and tables of each log",
+        "several logs: only pcapng and pcap files can hold packets of several: export flows and \
+         tables of each log separately",
     )
 }
 
@@ -481,8 +493,13 @@ fn check_options(args: &Args, logs: &Logs, format: Format) -> Result<()> {
     }
     if args.anonymize.anonymize.is_some() && !is_file_of_packets {
         return Err(refuse(
-            "--anonymize: write pcapng or pcap: `strata record -r` of that file makes a log, of which flows \
-             and tables can be exported",
+            "--anonymize: write pcapng or pcap: `strata record -r` of that file makes a log, from \
+             which flows and tables can be exported",
+        ));
+    }
+    if args.rotate.is_given() && !is_file_of_packets {
+        return Err(refuse(
+            "-G and -C: write pcapng or pcap: flows and tables are exported to one file",
         ));
     }
     if !format.is_packets() && (args.kept.granularity.is_some() || args.kept.reason.is_some()) {
@@ -493,7 +510,7 @@ fn check_options(args: &Args, logs: &Logs, format: Format) -> Result<()> {
     }
     if args.tls_keys.is_some() && format != Format::Pcapng {
         return Err(refuse(
-            "--tls-keys: only pcapng files have a place for secrets",
+            "--tls-keys: only pcapng files can hold TLS secrets: write pcapng",
         ));
     }
     if format.is_packets() && args.timeouts.any() {

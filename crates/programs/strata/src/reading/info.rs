@@ -11,7 +11,10 @@ use strata_archive::parts::{is_on_a_disk, missing_files};
 use strata_blocks::{ClassCount, Record};
 use strata_capture::TIME_OUT_OF_RANGE;
 use strata_query::Arrivals;
-use strata_store::{Damage, FileKind, Log, Loss, Recording, Select, State, StoreError};
+use strata_store::{
+    Damage, DetailKept, FileKind, Log, Loss, Recording, Select, State, StoreError, damage_counts,
+    damage_texts,
+};
 use strata_wire::{KeepKind, Ledger, Meta, Printable, PrintableJson, grouped, human_bytes};
 
 mod balance;
@@ -153,6 +156,7 @@ impl Contents {
                         file: block.file.clone(),
                         offset: block.records_at() + bad.at as u64,
                         problem: bad.problem.to_owned(),
+                        missing: None,
                     }),
                 }
             }
@@ -164,6 +168,7 @@ impl Contents {
                         "{} that exports leave out: the definition of their interface is missing",
                         count_of(undefined, "packet")
                     ),
+                    missing: None,
                 });
             }
         }
@@ -198,8 +203,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let mut damaged = Vec::new();
     for dir in dirs {
         let (places, unread) = one(args, dir, &mut as_json)?;
-        if places > 0 {
-            let places = count_of(places as u64, "damaged place");
+        if let Some(places) = places {
             damaged.push(format!("{places} in {}", dir.display()));
         }
         if unread > 0 {
@@ -220,9 +224,9 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// Prints a log, or adds its recordings to what is printed as JSON; returns the number of damaged places, and of
-/// packets that could not be read for another reason.
-fn one(args: &Args, dir: &Path, as_json: &mut Vec<Value>) -> Result<(usize, u64)> {
+/// Prints a log, or adds its recordings to what is printed as JSON; returns the number of damaged places and missing
+/// files as text, if there are any, and of packets that could not be read for another reason.
+fn one(args: &Args, dir: &Path, as_json: &mut Vec<Value>) -> Result<(Option<String>, u64)> {
     let mut out = standard();
     let name = (args.logs.len() > 1).then(|| dir.display().to_string());
     // Reasons of compacted packets are in files that may be encrypted, or elsewhere.
@@ -233,11 +237,11 @@ fn one(args: &Args, dir: &Path, as_json: &mut Vec<Value>) -> Result<(usize, u64)
     if let Some(name) = name.as_deref().filter(|_| !args.json) {
         writeln!(out, "{}:", Printable(name))?;
     }
-    let (mut damaged, mut unread) = (0, 0_u64);
+    let (mut damage, mut unread) = (Vec::new(), 0_u64);
     let reasons = args.reasons.map(|_| HasKey(args.key.file().is_some()));
     for recording in log.recordings() {
         let contents = Contents::read(&log, recording, reasons)?;
-        damaged += contents.damage.len();
+        damage.extend_from_slice(&contents.damage);
         unread = unread.saturating_add(contents.reasons.unread());
         let stored = log.stored_bytes(recording)?;
         let (ledger, loss) = log.accounting(recording)?;
@@ -287,13 +291,15 @@ fn one(args: &Args, dir: &Path, as_json: &mut Vec<Value>) -> Result<(usize, u64)
         if let Some(detail) = &recording.detail {
             writeln!(
                 out,
-                "detail: {} of {} of payload kept ({}); over budget: {} packets, {}; kept by policies, alerts and first bytes: {}",
+                "detail: {} of {} of payload given ({}); over budget: {} packets, {}; by policies, alerts \
+                 and first bytes: {}{}",
                 human_bytes(detail.given_bytes),
                 human_bytes(detail.offered_bytes),
                 percent(detail.given_bytes, detail.offered_bytes),
                 grouped(detail.over_budget_packets),
                 human_bytes(detail.over_budget_bytes),
                 human_bytes(detail.outside_bytes),
+                dropped_afterwards(ledger.as_ref()),
             )?;
         }
         if let Some(drift) = &drift {
@@ -307,8 +313,8 @@ fn one(args: &Args, dir: &Path, as_json: &mut Vec<Value>) -> Result<(usize, u64)
             let what = if is_requested { "event" } else { "warning" };
             writeln!(out, "{what}: {}", Printable(warning))?;
         }
-        for damage in &contents.damage {
-            writeln!(out, "{}", Printable(&damage.to_string()))?;
+        for text in damage_texts(&contents.damage) {
+            writeln!(out, "{}", Printable(&text))?;
         }
         if let Some(most) = args.reasons {
             write!(
@@ -319,7 +325,31 @@ fn one(args: &Args, dir: &Path, as_json: &mut Vec<Value>) -> Result<(usize, u64)
         }
         writeln!(out)?;
     }
-    Ok((damaged, unread))
+    Ok((damage_counts(&damage), unread))
+}
+
+/// Packets that were lost after a budget of detail had decided about them, as the end of its line.
+pub(crate) fn dropped_afterwards(ledger: Option<&Ledger>) -> String {
+    let dropped = ledger.map(Ledger::dropped_after_decision);
+    match dropped.filter(|dropped| dropped.packets > 0) {
+        Some(dropped) => format!(
+            "; dropped afterwards, with the payload given to them: {}, {}",
+            count_of(dropped.packets, "packet"),
+            human_bytes(dropped.bytes),
+        ),
+        None => String::new(),
+    }
+}
+
+/// The budget of detail, with those packets.
+fn detail_json(detail: Option<&DetailKept>, ledger: Option<&Ledger>) -> Value {
+    let mut json = json!(detail);
+    if let (Value::Object(fields), Some(ledger)) = (&mut json, ledger) {
+        let dropped = ledger.dropped_after_decision();
+        fields.insert("dropped_packets".into(), dropped.packets.into());
+        fields.insert("dropped_bytes".into(), dropped.bytes.into());
+    }
+    json
 }
 
 /// The table of one recording, for the summary of `record`.
@@ -515,9 +545,9 @@ fn json_of(
         "incomplete_packets": loss.incomplete,
         "overwritten_packets": recording.overwritten.iter().map(|o| o.packets).sum::<u64>(),
         "flow_table": recording.flow_table,
-        "detail": recording.detail,
+        "detail": detail_json(recording.detail.as_ref(), ledger),
         "checkpoint_ns": loss.checkpoint_ns,
         "complete": contents.damage.is_empty() && contents.reasons.unread() == 0,
-        "damage": contents.damage.iter().map(ToString::to_string).collect::<Vec<_>>(),
+        "damage": damage_texts(&contents.damage),
     })
 }

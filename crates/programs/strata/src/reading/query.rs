@@ -10,7 +10,7 @@ use anyhow::Result;
 use clap::ValueEnum;
 use strata_terminal::program;
 
-use args::{EXAMPLES, Line};
+use args::{EXAMPLES, EXIT_STATUS, Line};
 
 /// Arguments of `strata query`.
 #[derive(Debug, clap::Args)]
@@ -18,6 +18,8 @@ use args::{EXAMPLES, Line};
 The log's tables are `packets`, one row per logged packet, and `flows`.
 
 {EXAMPLES}
+
+{EXIT_STATUS}
 
 Needs the program strata-sql, which `make sql` builds."))]
 pub(crate) struct Args {

@@ -9,6 +9,7 @@ use anyhow::{Context as _, Result, anyhow};
 use strata_anonymize::{Anonymizer, Key, Left};
 use strata_capture::{CaptureWriter, PacketRef};
 use strata_query::{FileFormat, LoggedPacket};
+use strata_sandbox::check_private;
 use strata_terminal::text;
 use strata_wire::pcapng::options::{self, code};
 use strata_wire::{Interface, LinkType};
@@ -43,34 +44,41 @@ impl AnonymizeArgs {
 fn read(file: &Path) -> Result<Key> {
     let named = file.display();
     let mut bytes = Vec::new();
-    let opened = File::open(file);
-    let read = opened.and_then(|opened| opened.take(KEY_BYTES_MAX).read_to_end(&mut bytes));
-    read.with_context(|| format!("{named}: cannot read the key of --anonymize"))?;
+    let unreadable = || format!("{named}: cannot read the key of --anonymize");
+    let opened = File::open(file).with_context(unreadable)?;
+    // The key leads back to the addresses. A pipe or a terminal has no other readers.
+    let is_file = opened.metadata().is_ok_and(|about| about.is_file());
+    if is_file && let Err(problem) = check_private(file, &opened) {
+        warn!("{problem}");
+    }
+    let read = opened.take(KEY_BYTES_MAX).read_to_end(&mut bytes);
+    read.with_context(unreadable)?;
     Key::parse(&bytes).map_err(|problem| anyhow!("{named}: {problem}"))
 }
 
-/// A capture file with packets of one log or several, that has nothing else of them.
-pub(super) struct AnonymizedFile<W: Write> {
-    writer: CaptureWriter<W>,
+/// What is left of packets of one log or several.
+pub(super) struct Anonymized {
     anonymizer: Anonymizer,
-    /// Numbers in the file, by log and number of the interface there.
-    interfaces: HashMap<(usize, u16), u16>,
     /// Packets of link types that are not understood.
     emptied: BTreeMap<LinkType, u64>,
     left: Vec<u8>,
 }
 
+/// A capture file with what is left of packets, and nothing else of them.
+pub(super) struct AnonymizedFile<W: Write> {
+    writer: CaptureWriter<W>,
+    /// Numbers in the file, by log and number of the interface there.
+    interfaces: HashMap<(usize, u16), u16>,
+}
+
 impl<W: Write> AnonymizedFile<W> {
-    pub(super) fn new(output: W, format: FileFormat, anonymizer: Anonymizer) -> Result<Self> {
+    pub(super) fn new(output: W, format: FileFormat) -> Result<Self> {
         Ok(Self {
             writer: match format {
                 FileFormat::Pcap => CaptureWriter::pcap(output),
                 FileFormat::PcapNg => CaptureWriter::pcapng(output)?,
             },
-            anonymizer,
             interfaces: HashMap::new(),
-            emptied: BTreeMap::new(),
-            left: Vec::new(),
         })
     }
 
@@ -90,9 +98,29 @@ impl<W: Write> AnonymizedFile<W> {
         Ok(number)
     }
 
+    /// Ends the file; returns the output.
+    pub(super) fn finish(self) -> Result<W> {
+        Ok(self.writer.finish()?)
+    }
+}
+
+impl Anonymized {
+    pub(super) fn new(anonymizer: Anonymizer) -> Self {
+        Self {
+            anonymizer,
+            emptied: BTreeMap::new(),
+            left: Vec::new(),
+        }
+    }
+
     /// Writes what may be left of a packet of the log with this number.
-    pub(super) fn packet(&mut self, log: usize, packet: &LoggedPacket<'_>) -> Result<()> {
-        let interface = self.interface(log, packet)?;
+    pub(super) fn packet<W: Write>(
+        &mut self,
+        file: &mut AnonymizedFile<W>,
+        log: usize,
+        packet: &LoggedPacket<'_>,
+    ) -> Result<()> {
+        let interface = file.interface(log, packet)?;
         match self
             .anonymizer
             .packet(packet.link, packet.data, &mut self.left)
@@ -103,7 +131,7 @@ impl<W: Write> AnonymizedFile<W> {
                 *emptied = emptied.saturating_add(1);
             }
         }
-        self.writer.packet(&PacketRef {
+        file.writer.packet(&PacketRef {
             ts_ns: packet.ts_ns,
             interface,
             wire_len: packet.wire_len.max(packet.captured_len),
@@ -114,9 +142,8 @@ impl<W: Write> AnonymizedFile<W> {
         Ok(())
     }
 
-    /// Ends the file; returns the number of packets of which not a byte is left.
-    pub(super) fn finish(self) -> Result<u64> {
-        self.writer.finish()?.flush()?;
+    /// Says of which packets not a byte is left; returns their number.
+    pub(super) fn say_emptied(&self) -> u64 {
         for (link, packets) in &self.emptied {
             warn!(
                 "{} of {link} written without any bytes: --anonymize does not support headers of \
@@ -124,6 +151,6 @@ impl<W: Write> AnonymizedFile<W> {
                 text::count_of(*packets, "packet")
             );
         }
-        Ok(self.emptied.values().sum())
+        self.emptied.values().sum()
     }
 }

@@ -14,8 +14,8 @@ const WINDOW_MAX_NS: u64 = 10_000_000_000;
 /// What counts as a double.
 #[derive(Debug, clap::Args)]
 pub(super) struct DedupArgs {
-    /// Omit packets that were captured before, at most TIME (such as 50ms) earlier, as when two
-    /// mirror ports see the same packet: headers, length and kept payload are the same. Of the
+    /// Omit duplicates, as when two mirror ports see the same packet: packets whose headers, length
+    /// and kept payload are those of one captured at most TIME (such as 50ms) earlier. Of the
     /// copies, the one with the most kept bytes is written. For pcapng and pcap.
     #[arg(long, value_name = "TIME")]
     pub(super) dedup: Option<String>,

@@ -1,12 +1,14 @@
 //! What an export wrote, and what is missing.
 
-use anyhow::{Result, anyhow};
+use anyhow::{Result, bail};
 use strata_query::ExportedFlows;
-use strata_store::Damage;
+use strata_store::{Damage, damage_texts};
 use strata_terminal::output::Completeness;
 use strata_terminal::selection::{Lacking, report, say_untested};
 use strata_terminal::text;
 use tracing::{info, warn};
+
+use super::files::FilesWritten;
 
 /// What was written.
 pub(super) enum Count {
@@ -33,8 +35,7 @@ pub(super) struct Done {
     pub(super) untested: u64,
     /// Packets omitted by --dedup.
     pub(super) doubles: Option<u64>,
-    /// Packets of which --anonymize left no byte, because their link type is not understood.
-    pub(super) emptied: Option<u64>,
+    pub(super) written: FilesWritten,
 }
 
 /// The result as JSON. What does not apply to the format is null.
@@ -47,6 +48,8 @@ pub(super) struct Answer {
     too_long: Option<u64>,
     duplicates: Option<u64>,
     emptied: Option<u64>,
+    files: Option<u64>,
+    failed_commands: Option<u64>,
     left_out: u64,
     /// Packets that the logs are known to lack although they should have them.
     lost_packets: u64,
@@ -68,7 +71,7 @@ impl Done {
             left_out: exported.left_out,
             untested: exported.untested,
             doubles: None,
-            emptied: None,
+            written: FilesWritten::default(),
         }
     }
 
@@ -82,7 +85,14 @@ impl Done {
     /// Says how much was written.
     pub(super) fn say(&self, verb: &str) {
         match &self.count {
-            Count::Packets(packets) => info!("{} {verb}", text::count_of(*packets, "packet")),
+            Count::Packets(packets) => {
+                let files = self
+                    .written
+                    .files
+                    .map(|files| text::count_of(files, "file"));
+                let files = files.map_or_else(String::new, |files| format!(" to {files}"));
+                info!("{} {verb}{files}", text::count_of(*packets, "packet"));
+            }
             Count::Flows(counts) => counts.say(verb),
         }
     }
@@ -91,11 +101,17 @@ impl Done {
     pub(super) fn ended(&self) -> Result<()> {
         say_untested(self.untested);
         report(&self.damage, self.left_out)?;
+        if let Some(failed) = self.written.failed_commands.filter(|&failed| failed > 0) {
+            bail!(
+                "the command of -z failed for {} (see above)",
+                text::count_of(failed, "file")
+            );
+        }
         match &self.count {
-            Count::Flows(counts) if counts.too_long > 0 => Err(anyhow!(
+            Count::Flows(counts) if counts.too_long > 0 => bail!(
                 "{} left out: too long for the stream",
                 text::count_of(counts.too_long, "flow")
-            )),
+            ),
             _ => Ok(()),
         }
     }
@@ -113,10 +129,12 @@ impl Done {
             crowded_out: flows.map(|counts| counts.crowded_out),
             too_long: flows.map(|counts| counts.too_long),
             duplicates: self.doubles,
-            emptied: self.emptied,
+            emptied: self.written.emptied,
+            files: self.written.files,
+            failed_commands: self.written.failed_commands,
             left_out: self.left_out,
             lost_packets: lacking.packets,
-            damage: self.damage.iter().map(Damage::to_string).collect(),
+            damage: damage_texts(&self.damage),
             completeness: completeness.unless(lacking.problem),
         }
     }

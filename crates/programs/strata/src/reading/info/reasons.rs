@@ -318,21 +318,15 @@ impl Reasons {
 /// Why the packets of a part cannot be read.
 fn damage_of(log: &Log, part: &Part, error: &ArchiveError) -> Damage {
     let name = part.file(FileKind::Packets).map_or("", |file| &file.name);
-    let problem = match error.is_missing() {
-        true if part.is_remote() => format!(
-            "the file is missing, or its disk is not mounted; its part has {}",
-            count_of(part.packets, "packet")
-        ),
-        true => format!(
-            "the file is missing; its part has {}",
-            count_of(part.packets, "packet")
-        ),
-        false => error.to_string(),
-    };
+    let file = log.disk().display(name);
+    if error.is_missing() {
+        return Damage::missing(file, part.id, part.packets);
+    }
     Damage {
-        file: log.disk().display(name),
+        file,
         offset: error.damaged_at(),
-        problem,
+        problem: error.to_string(),
+        missing: None,
     }
 }
 

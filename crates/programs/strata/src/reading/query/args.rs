@@ -12,6 +12,12 @@ Examples:
   strata query log/ \"SELECT * FROM packets LIMIT 1000\" -w some.parquet
   strata query log/ \"DESCRIBE packets\"";
 
+pub(crate) const EXIT_STATUS: &str = "\
+Exit status: 0 if the statement was answered from all that the log has; 1 if not: an invalid
+statement, no log, a key that is missing, or damage. Damaged blocks of block files, and compacted
+files that are missing, are left out of the answer (standard error names them); other damage ends
+the query without one. 2 if the command line is invalid.";
+
 // Not a doc comment, which would be the command's description.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Line {
@@ -20,7 +26,8 @@ pub(crate) struct Line {
     pub(crate) log: PathBuf,
 
     /// Run this read-only statement, in DataFusion's dialect of SQL, which is close to
-    /// PostgreSQL's.
+    /// PostgreSQL's. Unlike there, integers that overflow 64 bits wrap around without an error:
+    /// CAST(... AS DOUBLE) before such a sum or product.
     #[arg(value_name = "SQL", allow_hyphen_values = true)]
     pub(crate) sql: String,
 
@@ -29,7 +36,7 @@ pub(crate) struct Line {
     #[arg(long, value_enum)]
     format: Option<Format>,
 
-    /// Print a JSON object per row, as --format json does.
+    /// Print a JSON object per row, as --format json does; NaN and infinite numbers become null.
     #[arg(long, conflicts_with = "format")]
     json: bool,
 
@@ -42,8 +49,8 @@ pub(crate) struct Line {
     #[arg(long = "sort-memory", value_name = "SIZE", default_value = "2GiB", value_parser = strata_wire::parse_bytes)]
     pub(crate) memory: u64,
 
-    /// Write to this file, replacing it; - is standard output. Files of the log are never
-    /// overwritten.
+    /// Write to this file, replacing it; - is standard output. A file whose name ends in .gz or
+    /// .zst is compressed. Files of the log are never overwritten.
     #[arg(short = 'w', long = "write", value_name = "FILE", default_value = "-")]
     pub(crate) write: PathBuf,
 }
