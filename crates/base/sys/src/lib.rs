@@ -19,6 +19,7 @@
 //! pci        registers of a PCI device, and where memory is for it
 //! verbs      memory that a NIC writes, through libibverbs (with the feature of that name)
 //! blocked    what SIGSYS does
+//! interrupts what SIGINT and SIGTERM do
 //! pause      letting time pass, where there is no state to wait for
 //! mapping    mmap(2), for the others
 //! ```
@@ -35,6 +36,7 @@ pub mod bpf;
 pub mod disk;
 mod growing;
 pub mod interface;
+pub mod interrupts;
 mod mapping;
 pub mod packet;
 pub mod pause;

@@ -41,7 +41,7 @@ impl Registers {
         if let Ok(driver) = std::fs::read_link(device.join("driver")) {
             let driver = driver.file_name().map(|name| name.display().to_string());
             return Err(io::Error::other(format!(
-                "the driver {} has it: write its address to {}",
+                "the driver {} is bound to it: write its address to {}",
                 driver.as_deref().unwrap_or("of another name"),
                 device.join("driver/unbind").display()
             )));
@@ -127,7 +127,7 @@ pub fn bus_address(memory: &SharedMemory, at: usize) -> io::Result<u64> {
     let frame = entry & ((1 << 55) - 1);
     if entry >> 63 == 0 || frame == 0 {
         return Err(io::Error::other(
-            "the kernel does not say where memory is: that takes CAP_SYS_ADMIN",
+            "the kernel hides physical addresses: CAP_SYS_ADMIN is needed",
         ));
     }
     Ok(frame * page as u64 + (address % page) as u64)

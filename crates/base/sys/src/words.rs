@@ -166,8 +166,8 @@ impl WordsMut {
         self.words.at(at).store(word, Ordering::Release);
     }
 
-    /// Adds to the word at `at`, a multiple of 8, modulo 2^64, in the byte order of this CPU. Returns
-    /// the sum.
+    /// Adds to the word at `at`, a multiple of 8, in the byte order of this CPU. A sum above the largest number is the
+    /// largest number. Returns the sum.
     ///
     /// # Panics
     ///
@@ -176,7 +176,7 @@ impl WordsMut {
     pub fn add(&mut self, at: usize, add: u64) -> u64 {
         // A load and a store suffice: this is the only writer.
         let place = self.words.at(at);
-        let sum = place.load(Ordering::Relaxed).wrapping_add(add);
+        let sum = place.load(Ordering::Relaxed).saturating_add(add);
         place.store(sum, Ordering::Release);
         sum
     }
@@ -205,9 +205,13 @@ mod tests {
         let mut read = [0; 24];
         reader.read(4080, &mut read);
         assert_eq!(&read, b"\0\0\0\0\0\0\0\x0001234567abcdefgh");
-        writer.add(16, 5);
-        writer.add(16, u64::MAX);
-        assert_eq!(reader.word(16), 4_u64.to_ne_bytes());
+        assert_eq!(writer.add(16, 5), 5);
+        assert_eq!(writer.add(16, 7), 12);
+        assert_eq!(reader.word(16), 12_u64.to_ne_bytes());
+        for _ in 0..2 {
+            assert_eq!(writer.add(16, u64::MAX - 5), u64::MAX);
+        }
+        assert_eq!(reader.word(16), [0xff; 8]);
     }
 
     #[test]

@@ -44,8 +44,8 @@ In a directory of this machine, one process at a time can append to a stream. A 
 records of up to 256 processes, each record once and in its process's order: if the connection or
 the server fails, this process connects again and sends what the server has not confirmed. Until
 then, records are in memory, at most 64 MiB: when these are full, the input is not read further. If
-the server is still gone 10 s after the end of the input, the unconfirmed records are lost and
-counted, and the exit status is 1.
+the server is still gone 10 s after the end of the input, or its disk is full, the unconfirmed
+records are given up and counted, and the exit status is 1: some of them may be in the stream.
 
 With --spool, records are first written to a directory of this machine, and are sent from there: an
 outage of the server stops nothing, and what was not sent is sent by the next process with the same
@@ -163,6 +163,7 @@ impl Output {
                 };
                 Ok(Closed {
                     records,
+                    is_least: false,
                     bytes: appended.filter(|_| lost == 0).map(|all| all.bytes),
                     end: appended.map(|_| end),
                     lost,
@@ -178,6 +179,8 @@ impl Output {
 pub(super) struct Closed {
     /// Records that are in the stream, and their bytes if that is known.
     pub(super) records: u64,
+    /// Whether there may be more.
+    pub(super) is_least: bool,
     pub(super) bytes: Option<u64>,
     /// The cursor of the next one; `None` after a failure.
     pub(super) end: Option<Cursor>,
@@ -337,7 +340,8 @@ fn print(closed: &Closed) -> Result<()> {
         .map(|end| format!("; the next one's cursor is {end}"));
     writeln!(
         standard(),
-        "{} appended{}{}",
+        "{}{} appended{}{}",
+        if closed.is_least { "at least " } else { "" },
         text::count_of(closed.records, "record"),
         bytes.as_deref().unwrap_or(""),
         end.as_deref().unwrap_or(""),
@@ -378,7 +382,7 @@ pub(super) fn run(args: &Args) -> Result<()> {
     }
     if lost > 0 {
         bail!(
-            "{} lost with a stripe that failed",
+            "{} lost because a stripe failed",
             text::count_of(lost, "record")
         );
     }

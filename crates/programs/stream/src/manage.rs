@@ -210,14 +210,14 @@ pub(super) fn create(args: &CreateArgs) -> Result<()> {
         retention.bytes = Some(RETAIN_BYTES.min(kept_max));
         if kept_max < RETAIN_BYTES {
             text::warn(&format!(
-                "keeps only {}: a stream cannot have more pages of this size",
+                "the stream keeps only {}: it cannot have more pages of this size",
                 human_bytes(kept_max)
             ));
         }
     }
     if retention.bytes.is_some_and(|bytes| bytes > kept_max) {
         return Err(refuse(format!(
-            "--retain: a stream of {} holds {} at most: its page tables have no room for more pages",
+            "--retain: a stream in {} holds at most {}: its page tables cannot list more pages",
             args.dir.display(),
             human_bytes(kept_max)
         )));

@@ -140,7 +140,7 @@ impl Producer {
         if !self.forwarder.put(record, stop) {
             self.look()?;
             bail!(
-                "{}: stopped while {} of records were not confirmed: further input was not taken",
+                "{}: stopped while {} of records were not confirmed: the rest of the input was not read",
                 self.server,
                 human_bytes(MEMORY_MAX as u64)
             );
@@ -224,12 +224,14 @@ impl Producer {
             None
         } else {
             Some(anyhow!(
-                "{}: {why}: {unconfirmed} not confirmed",
+                "{}: {why}: {unconfirmed} not confirmed; some of them may be in the stream",
                 self.server
             ))
         };
         Ok(Closed {
             records: forwarded.forwarding.confirmed,
+            // The server may have appended more than it could confirm.
+            is_least: forwarded.unconfirmed > 0 || !why.is_empty(),
             bytes: None,
             end: forwarded.end,
             lost: 0,

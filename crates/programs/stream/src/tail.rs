@@ -52,8 +52,8 @@ last second again.
 
 Records are printed unchanged, one per line; on a terminal, control characters are escaped. With
 --json, an object per line: cursor, seq (the record's number), time_ns, and text, or hex if it is
-not UTF-8; of a record that came through a server, producer, and its number among the records of
-that producer. decoded has the contents of records that Strata wrote with --to-stream (grouped
+not UTF-8; for a record that came through a server, also producer, and its number among the records
+of that producer. decoded has the contents of records that Strata wrote with --to-stream (grouped
 packet vectors, entries of telemetry lists, packets of a relay); a terminal shows these contents
 too. The numbers of records that are missing, or were deleted before they were read, go to standard
 error; after a cursor such as 17.40960, the number of deleted records is unknown.")]

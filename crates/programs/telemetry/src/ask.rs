@@ -1,6 +1,6 @@
 //! `strata telemetry get`, `list`, `top`, `status`: queries of a store.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
@@ -14,10 +14,7 @@ use strata_control::metrics::Format;
 use strata_dta::key::Key;
 use strata_telemetry_run::api::answer::{TelemetryCount, TelemetryTime, TelemetryValue};
 use strata_telemetry_run::api::metrics;
-use strata_telemetry_run::api::status::{
-    CollectorStatus, FrameStatus, GenerationsStatus, IntStatus, KeyWriteStatus, LinkStatus,
-    ProcessStatus, ReporterStatus, RunStatus, ShareStatus, TelemetryEntry, TelemetryStatus,
-};
+use strata_telemetry_run::api::status::{TelemetryEntry, TelemetryStatus};
 use strata_telemetry_run::{
     EntryKind, TelemetryStore, shown, telemetry_is_written, telemetry_status,
 };
@@ -25,8 +22,9 @@ use strata_terminal::listing::{ColumnForm, Reader, listing};
 use strata_terminal::output::{Standard, refuse, standard};
 use strata_terminal::signals::stop_on_signal;
 use strata_terminal::{bounded, text};
-use strata_wire::{Printable, exact, grouped};
+use strata_wire::{exact, grouped};
 
+use super::rows::{of_collector, of_run};
 use super::shown::line;
 
 /// Between looks at a list that is followed.
@@ -308,73 +306,6 @@ pub(super) fn top(args: &TopArgs) -> Result<()> {
     Ok(())
 }
 
-/// The number of values that can still be read, and what the formula expects.
-#[allow(clippy::cast_precision_loss, reason = "a share need not be exact")]
-fn estimate(values: &KeyWriteStatus, has_generations: bool) -> String {
-    let since = match has_generations {
-        true => "this generation began",
-        false => "the start",
-    };
-    let sampled = values.sampled.filter(|&sampled| sampled > 0);
-    let shares = sampled.zip(values.answered.zip(values.answers_expected));
-    let load = values.load;
-    let load = load.map_or_else(|| "?".to_owned(), |load| format!("{load:.2}"));
-    match shares {
-        Some((sampled, (answered, expected))) => format!(
-            "{load} writes a slot; {:.1} % of those written since {since} can be queried, {:.1} % \
-             by the formula",
-            answered as f64 / sampled as f64 * 100.0,
-            expected / sampled as f64 * 100.0,
-        ),
-        None => format!("{load} writes a slot"),
-    }
-}
-
-/// How many reporters there are, and what came of those for whom there was no place.
-fn reporters(all: &[ReporterStatus]) -> String {
-    let is = |reporter: &ReporterStatus, name| reporter.address.as_deref() == Some(name);
-    let others = all.iter().find(|&reporter| is(reporter, "others"));
-    let own = |reporter: &&ReporterStatus| !is(reporter, "others") && !is(reporter, "int");
-    let count = all.iter().filter(own).count();
-    match others.and_then(|others| others.reports) {
-        Some(reports) => format!(
-            "{}, the maximum that is counted separately; {} reports of others",
-            grouped(count as u64),
-            grouped(reports)
-        ),
-        None => grouped(count as u64),
-    }
-}
-
-/// How many generations there are, and since when the youngest fills.
-fn generation_row(generations: &GenerationsStatus) -> String {
-    let said = |number: Option<u64>| number.map_or_else(|| "?".to_owned(), |n| n.to_string());
-    let count = said(generations.count.map(u64::from));
-    let period = said(generations.period_seconds);
-    let since = generations.present.first().and_then(|one| one.begun_ns);
-    let since = since.map_or_else(|| "?".to_owned(), text::time);
-    let clearing = match generations.clearing {
-        Some(true) => "; the next is being cleared",
-        _ => "",
-    };
-    let there = generations.present.len();
-    format!("{there} of {count}, of {period} s each; the youngest since {since}{clearing}")
-}
-
-/// The youngest generation, to which a translator's reports go.
-fn youngest_row(generations: &GenerationsStatus) -> String {
-    let youngest = generations.present.first();
-    let number = youngest.and_then(|one| one.number);
-    let number = number.map_or_else(|| "?".to_owned(), |n| n.to_string());
-    let since = youngest.and_then(|one| one.begun_ns);
-    let since = since.map_or_else(|| "?".to_owned(), text::time);
-    let clearing = match generations.clearing {
-        Some(true) => "; collectors clear the next",
-        _ => "",
-    };
-    format!("number {number} since {since}{clearing}")
-}
-
 /// What a store's process has said last. If none writes the store any more, though it said that it runs, it was killed.
 fn read_status(store: &Path) -> Result<Value> {
     let is_idle = || telemetry_is_written(store) == Some(false);
@@ -401,8 +332,8 @@ pub(super) fn status(args: &StatusArgs) -> Result<()> {
         return Ok(write!(standard(), "{page}")?);
     }
     let rows = match &status {
-        TelemetryStatus::Collector(collector) => rows_of_collector(collector)?,
-        TelemetryStatus::Run(run) => rows_of_run(run)?,
+        TelemetryStatus::Collector(collector) => of_collector(collector)?,
+        TelemetryStatus::Run(run) => of_run(run)?,
     };
     let rows = rows
         .into_iter()
@@ -410,188 +341,4 @@ pub(super) fn status(args: &StatusArgs) -> Result<()> {
     let columns = [ColumnForm::words(18), ColumnForm::words(1)];
     let page = listing(Reader::of_stdout(), columns, rows);
     Ok(write!(standard(), "{page}")?)
-}
-
-/// A row of the status: its name, its value.
-type Row = (&'static str, String);
-
-fn number(value: Option<u64>) -> String {
-    value.map_or_else(|| "?".to_owned(), grouped)
-}
-
-/// When it was counted, and whether it still runs.
-fn as_of(process: &ProcessStatus) -> Result<String> {
-    let updated = process.updated_ns.context("status.json is damaged")?;
-    let ended = match (process.killed, process.running) {
-        (Some(true), _) => {
-            "; it did not end properly (killed, or this is a copy of its store): what it received after \
-             that, or had not written to the store yet, may be missing"
-        }
-        (_, Some(true)) => "",
-        _ => ", ended",
-    };
-    Ok(format!("{}{ended}", text::time(updated)))
-}
-
-fn listening(process: &ProcessStatus) -> String {
-    process.listen.iter().cloned().collect()
-}
-
-/// Which of its translator's collectors it is, counted from 1 as people count options.
-fn place(share: Option<&ShareStatus>) -> String {
-    let share = share.and_then(|share| share.collector.zip(share.of));
-    match share {
-        Some((collector, of)) => format!("{} of {of}", collector.saturating_add(1)),
-        None => "?".to_owned(),
-    }
-}
-
-/// Of `strata telemetry collect`.
-fn rows_of_collector(status: &CollectorStatus) -> Result<Vec<Row>> {
-    let requests = &status.requests;
-    let translator = status.translator.as_deref();
-    let mut rows = vec![
-        ("listening", listening(&status.process)),
-        ("as of", as_of(&status.process)?),
-        (
-            "translator",
-            translator.map_or_else(|| "none".to_owned(), str::to_owned),
-        ),
-        ("collector", place(status.share.as_ref())),
-        ("connections", number(status.connections)),
-        ("  refused", number(status.connections_refused)),
-        ("requests", number(requests.executed)),
-        ("  bytes", number(requests.bytes)),
-        ("  repeated", number(requests.duplicates)),
-        ("  out of order", number(requests.out_of_order)),
-        ("  refused", number(requests.refused)),
-        ("bad packets", number(requests.bad_packets)),
-    ];
-    if let Some(generations) = &status.generations {
-        rows.push(("generations", generation_row(generations)));
-    }
-    Ok(rows)
-}
-
-/// A collector of a translator, in a line.
-fn collector(one: &LinkStatus) -> String {
-    let address: String = one.address.iter().cloned().collect();
-    let state = match (one.connected, one.problem.as_deref()) {
-        (Some(true), _) => "connected".to_owned(),
-        (_, Some(problem)) => format!("away: {}", Printable(problem)),
-        (_, None) => "connecting".to_owned(),
-    };
-    format!(
-        "{address} {state}; {} acknowledged, {} lost, {} packets, {} resent",
-        number(one.confirmed),
-        number(one.lost),
-        number(one.packets),
-        number(one.packets_resent),
-    )
-}
-
-/// What the queries known ahead have found.
-fn sums(int: &IntStatus) -> String {
-    format!(
-        "{}; {} above a threshold, {} undecided because a hop's latency is unknown",
-        number(int.summed),
-        number(int.above),
-        number(int.undecided),
-    )
-}
-
-/// The interface of AF_XDP, and how it is read.
-fn interface(frames: &FrameStatus) -> String {
-    let text = |field: &Option<String>| field.clone().unwrap_or_else(|| "?".to_owned());
-    let gone = match frames.taking {
-        Some(true) => "",
-        _ => "; gone",
-    };
-    let (interface, how) = (text(&frames.interface), text(&frames.how));
-    format!("{} ({how}){gone}", Printable(&interface))
-}
-
-/// What was refused, by reason.
-fn reasons(of: &BTreeMap<String, u64>) -> String {
-    let reasons = of.iter();
-    let reasons = reasons.map(|(reason, &count)| format!("{reason} {}", grouped(count)));
-    let reasons: Vec<String> = reasons.collect();
-    match reasons.is_empty() {
-        true => "0".to_owned(),
-        false => reasons.join(", "),
-    }
-}
-
-/// Of `strata telemetry run`.
-fn rows_of_run(status: &RunStatus) -> Result<Vec<Row>> {
-    let totals = &status.totals;
-    let dropped = [
-        totals.dropped_by_rate,
-        totals.dropped_without_room,
-        totals.dropped_without_collector,
-    ];
-    let dropped: Option<u64> = dropped.into_iter().sum();
-    let dropped = dropped.context("status.json is damaged")?;
-    let mut rows = vec![
-        ("listening", listening(&status.process)),
-        ("as of", as_of(&status.process)?),
-        ("datagrams", number(totals.datagrams)),
-        ("  refused", reasons(&totals.datagrams_refused)),
-        ("  not allowed", number(status.not_allowed)),
-        ("  full socket", number(status.socket_drops)),
-        ("reports", number(totals.reports)),
-        ("  accepted", number(totals.accepted)),
-        ("  refused", reasons(&totals.refused)),
-        ("  dropped", grouped(dropped)),
-        ("  missing", number(totals.missing)),
-        ("  number jumps", number(totals.jumps)),
-        ("nacks", number(status.nacks_sent)),
-        ("reporters", reporters(&status.reporters)),
-        (
-            "values",
-            estimate(&status.key_write, status.generations.is_some()),
-        ),
-    ];
-    if status.failed.is_some_and(|failed| failed > 0) {
-        rows.push(("failed", number(status.failed)));
-    }
-    if let Some(frames) = &status.af_xdp {
-        rows.push(("AF_XDP datagrams", number(frames.datagrams)));
-        rows.push(("  interface", interface(frames)));
-        rows.push(("  invalid", number(frames.invalid)));
-        rows.push(("  without a frame", number(frames.dropped)));
-    }
-    if let Some(generations) = &status.generations {
-        let row = match status.collectors {
-            // Each collector says how many it has.
-            Some(_) => youngest_row(generations),
-            None => generation_row(generations),
-        };
-        rows.push(("generations", row));
-    }
-    if let Some(int) = &status.int {
-        rows.push(("INT datagrams", number(int.datagrams)));
-        rows.push(("  refused", number(int.refused)));
-        rows.push(("  missing", number(int.missing)));
-        rows.push(("  number jumps", number(int.jumps)));
-        rows.push(("  reports of them", number(int.mapped)));
-        for (name, count) in [
-            ("  lacking a field", int.incomplete),
-            ("  bad stacks", int.bad_stacks),
-            ("  without a mark", int.unmarked_stacks),
-        ] {
-            if count.is_some_and(|count| count > 0) {
-                rows.push((name, number(count)));
-            }
-        }
-        if int.summed.is_some_and(|summed| summed > 0) {
-            rows.push(("  packets summed", sums(int)));
-        }
-    }
-    if let Some(collectors) = &status.collectors {
-        rows.push(("acknowledged", number(totals.confirmed)));
-        rows.push(("lost", number(totals.lost)));
-        rows.extend(collectors.iter().map(|one| ("collector", collector(one))));
-    }
-    Ok(rows)
 }

@@ -5,6 +5,7 @@
 //! collect    a collector whose translator is elsewhere
 //! ask        get, list, top, status: of a store, whether it is written or not
 //! flow       path, flows: of a store
+//! rows       counters as people read them
 //! shown      entries of lists as people read them
 //! snapshot   what a store knows, as Parquet
 //! generate   reports of all kinds, from a seed
@@ -18,6 +19,7 @@ mod collect;
 mod commands;
 mod flow;
 mod generate;
+mod rows;
 mod run;
 mod shown;
 mod snapshot;

@@ -1,7 +1,6 @@
 //! `strata telemetry run`: the collector.
 
 use std::fs;
-use std::io::Write;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,9 +18,9 @@ use strata_terminal::logging::{self, LoggingArgs};
 use strata_terminal::output::{refuse, standard};
 use strata_terminal::signals::stop_on_signal;
 use strata_terminal::{bounded, text};
-use strata_wire::grouped;
 
 use super::ApiArgs;
+use super::rows::{print_collectors, print_end};
 
 /// Default port of telemetry reports of INT.
 const INT_PORT: u16 = 32_766;
@@ -320,36 +319,8 @@ fn spec(args: &Args) -> Result<TelemetrySpec> {
 pub(super) fn run(args: &Args) -> Result<()> {
     let handle = strata_role::start(spec(args)?, stop_on_signal()?, Arc::new(logging::notice))?;
     let outcome = handle.wait()?;
-    let totals = outcome.totals;
-    writeln!(
-        standard(),
-        "{} accepted, {} refused, {} dropped, {} missing; {} refused, {} from senders outside \
-         --allow, {} dropped by a full socket",
-        text::count_of(totals.accepted, "report"),
-        grouped(totals.refused.total()),
-        grouped(totals.dropped()),
-        grouped(totals.missing),
-        text::count_of(totals.refused_datagrams.total(), "datagram"),
-        grouped(outcome.not_allowed),
-        grouped(outcome.socket_drops),
-    )?;
-    if let Some(frames) = outcome.frames {
-        writeln!(
-            standard(),
-            "by AF_XDP: {}, {} invalid, {} dropped without a frame",
-            text::count_of(frames.datagrams, "datagram"),
-            grouped(frames.invalid),
-            grouped(frames.dropped),
-        )?;
-    }
+    let status = &outcome.status;
+    print_end(&mut standard(), status)?;
     strata_terminal::feed::say_fed(outcome.streamed)?;
-    if let Some(remote) = outcome.remote {
-        writeln!(
-            standard(),
-            "at collectors: {} acknowledged, {} lost with a connection",
-            text::count_of(remote.confirmed, "report"),
-            grouped(remote.lost),
-        )?;
-    }
-    Ok(())
+    print_collectors(&mut standard(), status)
 }

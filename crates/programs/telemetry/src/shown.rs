@@ -94,5 +94,17 @@ mod tests {
             flow.emit(&mut bytes);
             assert_eq!(line(&entry(EntryKind::FlowEvent, &bytes)), text);
         }
+        // From a host that has no address yet.
+        let mut bytes = Vec::new();
+        let text = "0.0.0.0:68 > 255.255.255.255:67 udp";
+        let flow = FlowEvent {
+            kind: FlowEventKind::Anomalous,
+            value: 1,
+            flow: text.parse().unwrap(),
+        };
+        flow.emit(&mut bytes);
+        bytes.resize(56, 0);
+        let shown = line(&entry(EntryKind::FlowEvent, &bytes));
+        assert_eq!(shown, format!("anomalous {text} class 1"));
     }
 }

@@ -103,7 +103,7 @@ impl StreamDir {
             if has(path, PAGES)? && path.join("streams").is_dir() {
                 return Err(StreamError::Damaged {
                     file: path.join(MAP).display().to_string(),
-                    problem: format!("it is gone{MEND_MAP}"),
+                    problem: format!("it is missing{MEND_MAP}"),
                 });
             }
             return Err(StreamError::NotStreams { dir: named });
@@ -126,7 +126,7 @@ impl StreamDir {
                 Some(wanted) if wanted != there => Err(StreamError::Damaged {
                     file: named,
                     problem: format!(
-                        "its pages have other sizes ({}): all streams of a directory share them",
+                        "its pages have other sizes ({}), which all its streams share: leave out --pages",
                         sizes(there)
                     ),
                 }),

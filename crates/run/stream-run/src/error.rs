@@ -123,9 +123,23 @@ pub enum StreamError {
         /// The file.
         file: String,
     },
+    /// A server could not write the stream, and opens it again only after a while.
+    #[error("{problem}; the server opens the stream again after a pause")]
+    Paused {
+        /// What the disk said.
+        problem: String,
+    },
 }
 
 impl StreamError {
+    /// What a disk said, without the paths of this machine.
+    pub(super) fn of_disk(&self) -> Option<String> {
+        match self {
+            Self::File { source, .. } => Some(format!("the stream's disk: {source}")),
+            _ => None,
+        }
+    }
+
     /// Whether there is no more space.
     pub(super) fn is_full(&self) -> bool {
         matches!(self, Self::File { source, .. } if source.kind() == io::ErrorKind::StorageFull)

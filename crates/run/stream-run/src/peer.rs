@@ -95,6 +95,25 @@ pub enum PeerError {
     },
 }
 
+impl PeerError {
+    /// What happened, for a text that names the other end already.
+    pub(crate) fn without_peer(&self) -> String {
+        let (Self::Io { peer, .. }
+        | Self::Closed { peer }
+        | Self::Slow { peer, .. }
+        | Self::Silent { peer }
+        | Self::Message { peer, .. }
+        | Self::Unexpected { peer }
+        | Self::Refused { peer, .. }
+        | Self::Ahead { peer, .. }
+        | Self::Tls { peer, .. }) = self;
+        let text = self.to_string();
+        let rest = text.strip_prefix(peer.as_str());
+        let rest = rest.and_then(|rest| rest.strip_prefix(": "));
+        rest.map_or_else(|| text.clone(), str::to_owned)
+    }
+}
+
 pub(crate) type Result<T> = std::result::Result<T, PeerError>;
 
 enum Wire {

@@ -97,9 +97,10 @@ impl Fading {
         for n in from..to {
             let at = exact::<usize>(plan.places.key_increment_at + u64::from(n) * 8);
             let value = u64::from_ne_bytes(memory.words().word(at));
-            let less = value.wrapping_sub(self.options.fade.left_of(value));
-            if less > 0 {
-                memory.add(at, less.wrapping_neg());
+            let left = self.options.fade.left_of(value);
+            // No other process writes it, so no addition comes in between.
+            if left < value {
+                memory.store(at, left);
             }
         }
         self.at = (to < counters).then_some(to);

@@ -29,7 +29,7 @@ const UDP: u8 = 17;
 
 /// Datagrams received from an interface past the host's network stack, by outcome.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct FrameCounts {
+pub(super) struct FrameCounts {
     /// Datagrams that were taken.
     pub datagrams: u64,
     /// Datagrams with wrong lengths or checksums, or with an impossible source address.

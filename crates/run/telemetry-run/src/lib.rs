@@ -57,7 +57,6 @@ mod wire;
 mod witnesses;
 
 pub use fading::{Fade, FadeOptions};
-pub use frames::FrameCounts;
 pub use generating::{
     GenerateError, GenerateReportsSpec, GeneratedReports, ReportProfile, ReportSender,
     generate_reports, tree_paths,

@@ -62,8 +62,9 @@ pub(crate) fn collector(address: SocketAddr, away: Option<&str>) -> Notice {
     match away {
         None => Notice::info("collector", format!("collector {address}: connected")),
         Some(why) => {
-            let text =
-                format!("a collector is away, and its share of the reports is dropped: {why}");
+            let text = format!(
+                "a collector is not connected, and its share of the reports is dropped: {why}"
+            );
             Notice::new(Level::Warning, "collector", text)
         }
     }

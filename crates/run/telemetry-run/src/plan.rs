@@ -258,8 +258,8 @@ impl Plan {
         let batches = pieces(quarter / u64::from(p.lists), one.slot_len());
         require(batches >= 2, || {
             format!(
-                "--lists {}: in a quarter of the memory each would have fewer than two batches of \
-                 {} bytes: ask for fewer lists or more --store-memory",
+                "--lists {}: a quarter of the memory is too small for two batches of {} bytes per \
+                 list: give fewer --lists, or more --store-memory",
                 p.lists,
                 one.slot_len()
             )

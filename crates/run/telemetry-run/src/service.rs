@@ -5,7 +5,7 @@ mod guard;
 mod spec;
 
 use std::collections::HashMap;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
+use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -42,13 +42,14 @@ use super::pushing::Pushing;
 use super::ready::{Ready, connect};
 use super::serving::Api;
 use super::sink::{Done, Mapped};
-use super::status::{Received, Snapshot};
+use super::status::{FROM_INT, Received, Snapshot};
 use super::status_file::StatusFile;
 use super::store::ends;
 use super::streaming::Streaming;
 use super::target::Target;
 use super::wire::remote::Collectors;
 use super::witnesses::{Estimate, Slots, Witnesses};
+use crate::api::status::TelemetryStatus;
 
 /// Datagrams, or runs of them, that are taken with one system call.
 const BATCH: usize = 32;
@@ -62,8 +63,6 @@ const TICK: Duration = Duration::from_millis(2);
 const IDLE: Duration = Duration::from_millis(50);
 /// Between descriptions of what was counted.
 const STATUS_EVERY: Duration = Duration::from_secs(1);
-/// The reporter of what INT becomes.
-const NOBODY: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
 
 /// How long a collector that ends takes what has arrived: its socket may be full, and reporters may
 /// go on sending.
@@ -131,7 +130,7 @@ impl Spec for TelemetrySpec {
         if let Target::There(collectors) = &mut service.sink {
             collectors.wait_connected(&mut service.translator, &stop, &tell)?;
         }
-        let first = service.snapshot(true).status().text();
+        let first = service.status_text();
         service.status_file.start(&first, &tell)?;
         let pushes = service.pushing.pushes();
         service.api = Api::serve(&service.dir, pushes, endpoints, &tell)?;
@@ -295,7 +294,7 @@ impl Service {
                 let [session, ..] = getrandom::u32()
                     .map_err(std::io::Error::other)?
                     .to_le_bytes();
-                let origin = translator.reporter(NOBODY.ip());
+                let origin = translator.reporter(FROM_INT.ip());
                 Some(Int {
                     socket: Arc::new(socket),
                     listen,
@@ -432,7 +431,8 @@ impl Service {
             if now - described >= STATUS_EVERY {
                 described = now;
                 self.look_at_drops(tell)?;
-                self.write_status(true);
+                let text = self.status_text();
+                self.status_file.write(text);
             }
         }
         self.finish(tell)
@@ -454,14 +454,12 @@ impl Service {
         self.write_all(tell)?;
         self.look_at_drops(tell)?;
         self.streaming.as_mut().map_or(Ok(()), Streaming::finish)?;
-        self.write_status(false);
+        let status = Box::new(self.snapshot(false).status());
+        let text = TelemetryStatus::Run(status.clone()).text();
+        self.status_file.finish(text);
         Ok(TelemetryOutcome {
             streamed: self.streaming.as_ref().map(Streaming::counts),
-            totals: self.snapshot(false).totals(),
-            not_allowed: self.received.not_allowed,
-            socket_drops: self.received.socket_drops,
-            frames: self.frames.as_ref().map(Frames::counts),
-            remote: self.sink.there().map(Collectors::totals),
+            status,
         })
     }
 
@@ -569,11 +567,8 @@ impl Service {
         }
     }
 
-    fn write_status(&mut self, running: bool) {
-        let text = self.snapshot(running).status().text();
-        match running {
-            true => self.status_file.write(text),
-            false => self.status_file.finish(text),
-        }
+    /// What `status.json` has while this runs.
+    fn status_text(&self) -> String {
+        TelemetryStatus::Run(Box::new(self.snapshot(true).status())).text()
     }
 }

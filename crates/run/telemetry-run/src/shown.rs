@@ -18,13 +18,16 @@ fn number(bytes: &[u8], at: usize) -> u32 {
     u32::from_be_bytes(field(bytes, at))
 }
 
-/// The text of a key. Its kind is derived from the length, since keys do not contain it. Four bytes are an address,
-/// unless it would be in 0.0.0.0/8.
+/// The text of a key. Its kind is derived from the length, since keys do not contain it. Four bytes are an address; in
+/// 0.0.0.0/8, where the ids of nodes usually are, too, they are shown as both.
 #[must_use]
 pub fn key(key: &Key) -> String {
     let bytes = key.bytes();
     match bytes.len() {
-        4 if bytes[0] == 0 => format!("node {}", number(bytes, 0)),
+        4 if bytes[0] == 0 => {
+            let host = Ipv4Addr::from(field::<4>(bytes, 0));
+            format!("{host} or node {}", number(bytes, 0))
+        }
         4 => Ipv4Addr::from(field::<4>(bytes, 0)).to_string(),
         8 => {
             let host = Ipv4Addr::from(field::<4>(bytes, 4));
@@ -133,7 +136,8 @@ mod tests {
         for text in [
             "10.0.0.1",
             "2001:db8::1",
-            "node 7",
+            "0.0.0.0 or node 0",
+            "0.0.0.7 or node 7",
             "node 7 port 3 queue 1",
             "10.0.0.1:1024 > 10.0.0.2:80 tcp",
             "[2001:db8::1]:5 > [2001:db8::2]:6 udp",

@@ -1,12 +1,11 @@
 //! What the writer of a store counts, for `status.json`.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use crate::api::status::{
     AppendStatus, EventStatus, FrameStatus, GenerationsStatus, IntStatus, KeyIncrementStatus,
     KeyWriteStatus, PostcardingStatus, ProcessStatus, ReporterStatus, RunStatus, StreamStatus,
-    TelemetryStatus,
 };
 use strata_dta::generations::{Generation, Turning};
 use strata_dta::int::mapping::IntCounters;
@@ -24,12 +23,15 @@ use super::sink::Done;
 use super::wire::remote::Collectors;
 use super::witnesses::Estimate;
 
+/// The reporter of what INT becomes; no datagram comes from this address.
+pub(super) const FROM_INT: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
+
 /// Counters of the process itself.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Received {
     /// Datagrams whose sender is not on the allow-list.
     pub(super) not_allowed: u64,
-    /// Datagrams that found the socket's buffer full.
+    /// Datagrams dropped because the socket's buffer was full.
     pub(super) socket_drops: u64,
     /// Negative acknowledgements sent.
     pub(super) nacks: u64,
@@ -48,6 +50,7 @@ fn name(refusal: Refusal) -> &'static str {
         Refusal::Count => "count",
         Refusal::KeyLen => "key-length",
         Refusal::DataLen => "data-length",
+        Refusal::Increment => "increment",
         Refusal::Redundancy => "redundancy",
         Refusal::List => "list",
         Refusal::Hop => "hop",
@@ -122,10 +125,10 @@ fn address(source: SocketAddr) -> String {
     if source == OTHERS {
         return "others".into();
     }
-    match (source.ip().is_unspecified(), source.port()) {
-        (true, _) => "int".into(),
-        (false, 0) => source.ip().to_string(),
-        (false, _) => source.to_string(),
+    match source.port() {
+        _ if source == FROM_INT => ReporterStatus::INT.into(),
+        0 => source.ip().to_string(),
+        _ => source.to_string(),
     }
 }
 
@@ -156,13 +159,25 @@ pub(super) struct Snapshot<'a> {
 }
 
 impl Snapshot<'_> {
-    /// All reporters together.
-    pub(super) fn totals(&self) -> ReporterCounters {
-        let mut all = ReporterCounters::default();
-        for (_, counters) in self.translator.sources() {
-            all.merge(&counters);
+    /// All reporters together, without what INT becomes: its datagrams are made here, and not sent by a reporter.
+    fn totals(&self) -> ReporterStatus {
+        let (mut all, mut remote) = (ReporterCounters::default(), RemoteCounters::default());
+        for (source, origin) in self.translator.origins() {
+            if source == FROM_INT {
+                continue;
+            }
+            all.merge(&self.translator.counters(origin));
+            if let Some(collectors) = self.collectors {
+                let of_reporter = collectors.counters(origin);
+                remote.confirmed = remote.confirmed.saturating_add(of_reporter.confirmed);
+                remote.lost = remote.lost.saturating_add(of_reporter.lost);
+            }
         }
-        all
+        let mut totals = reporter(&all);
+        if self.collectors.is_some() {
+            put_remote(&mut totals, remote);
+        }
+        totals
     }
 
     fn process(&self) -> ProcessStatus {
@@ -212,6 +227,10 @@ impl Snapshot<'_> {
         let reporter = |(source, origin)| {
             let mut one = reporter(&self.translator.counters(origin));
             one.address = Some(address(source));
+            if source == FROM_INT {
+                // The service makes them itself.
+                one.datagrams = None;
+            }
             if let Some(collectors) = self.collectors {
                 put_remote(&mut one, collectors.counters(origin));
             }
@@ -288,13 +307,9 @@ impl Snapshot<'_> {
         Some(generations_status(self.plan, &present, turns.is_turning()))
     }
 
-    pub(super) fn status(&self) -> TelemetryStatus {
+    pub(super) fn status(&self) -> RunStatus {
         let received = &self.received;
-        let mut totals = reporter(&self.totals());
-        if let Some(collectors) = self.collectors {
-            put_remote(&mut totals, collectors.totals());
-        }
-        let run = counted! {
+        counted! {
             received => RunStatus {
                 not_allowed,
                 socket_drops,
@@ -313,7 +328,7 @@ impl Snapshot<'_> {
                     }
                 }
             }),
-            totals: totals,
+            totals: self.totals(),
             collectors: self.collectors.map(Collectors::status),
             int: self.int(),
             key_write: self.key_write(),
@@ -322,7 +337,6 @@ impl Snapshot<'_> {
             key_increment: self.key_increment(),
             generations: self.generations(),
             reporters: self.reporters(),
-        };
-        TelemetryStatus::Run(Box::new(run))
+        }
     }
 }

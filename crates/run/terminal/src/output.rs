@@ -222,6 +222,17 @@ impl Output {
         })
     }
 
+    /// Writes to an open file, uncompressed; `name` is its name in messages. The file stays even if this is dropped
+    /// unfinished.
+    #[must_use]
+    pub fn of_file(file: File, name: String) -> Self {
+        Self {
+            writer: BufWriter::with_capacity(BUFFER_BYTES, Sink::Plain(file)),
+            name,
+            unfinished: Unfinished(None),
+        }
+    }
+
     /// Flushes, and keeps the file.
     pub fn finish(self) -> Result<()> {
         let Self {

@@ -13,7 +13,7 @@ use strata_capture::{Input, InputOptions, Next, PacketRef, Packets};
 use strata_filter::Filter;
 use strata_query::{ByLink, Find, LoggedPacket, packets_until};
 use strata_role::sandbox::Reach;
-use strata_store::{Damage, Log};
+use strata_store::{Damage, Log, damage_counts, damage_texts};
 use strata_wire::{LinkType, Meta};
 use tracing::{error, warn};
 
@@ -21,7 +21,7 @@ use crate::confined::SandboxArgs;
 use crate::key::KeyArgs;
 use crate::output::refuse;
 use crate::selection::{check_fit, say_no_match, say_untested};
-use crate::text::{self, count_of};
+use crate::text;
 
 /// Enough for the headers of any packet, tunnels included.
 const SNAPLEN: u32 = 512;
@@ -154,11 +154,10 @@ pub fn open_log(key: &KeyArgs, dir: &Path, does: &str) -> Result<Log> {
 
 /// Says where a log is damaged; how much, if it is.
 pub fn damaged(damage: &[Damage]) -> Option<String> {
-    for place in damage {
-        error!("{place}");
+    for text in damage_texts(damage) {
+        error!("{text}");
     }
-    let places = damage.len() as u64;
-    (places > 0).then(|| format!("{} in the log", count_of(places, "damaged place")))
+    damage_counts(damage).map(|counts| format!("{counts} in the log"))
 }
 
 /// Reads packets of a log until `take` breaks; the damaged places, which are skipped, or why the

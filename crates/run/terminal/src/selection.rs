@@ -9,13 +9,14 @@ use std::ops::ControlFlow;
 use anyhow::{Result, anyhow, bail};
 use strata_filter::{CompileError, Filter};
 use strata_query::{ByLink, ExportOptions, Exported, Find, Kept, LoggedPacket, packets_while};
-use strata_store::{Damage, Log, Select};
+use strata_store::{Damage, Log, Select, damage_texts};
 use strata_wire::LinkType;
 use tracing::{error, warn};
 
 use crate::text;
 
 pub use logs::{Lacking, Logs, each_once, named_again};
+pub use strata_store::damage_counts;
 
 /// When packets arrived.
 #[derive(Debug, clap::Args)]
@@ -150,13 +151,12 @@ pub fn check_fit(misfit: Option<&CompileError>) -> Result<()> {
 
 /// Says what is damaged, and fails if something is.
 pub fn report(damaged: &[Damage], left_out: u64) -> Result<()> {
-    for damage in damaged {
-        error!("{damage}");
+    for text in damage_texts(damaged) {
+        error!("{text}");
     }
-    if damaged.is_empty() {
+    let Some(places) = damage_counts(damaged) else {
         return Ok(());
-    }
-    let places = text::count_of(damaged.len() as u64, "damaged place");
+    };
     match left_out {
         0 => bail!("{places} in the log"),
         packets => bail!(

@@ -29,15 +29,11 @@ pub fn shadow(shadow: &ShadowStatus) -> Vec<Row> {
         row("shadow", format!("class {class}: {}", text(&of.packets)))
     });
     let models = shadow.models.as_ref().map(|models| {
-        let promoted = if models.promoted {
-            ", which was promoted"
-        } else {
-            ""
-        };
+        let promoted = if models.promoted { " (promoted)" } else { "" };
         let (in_force, in_shadow) = (word(&models.in_force), word(&models.in_shadow));
         row(
             "models",
-            format!("{in_force} decides{promoted}; in its shadow: {in_shadow}"),
+            format!("{in_force} is in force{promoted}; shadow: {in_shadow}"),
         )
     });
     let all = row("shadow", text(&shadow.packets));

@@ -1,8 +1,10 @@
 //! Signals, and what they ask for.
 
+mod child;
+
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread;
 
 use anyhow::{Context, Result, bail};
@@ -13,6 +15,9 @@ use signal_hook::iterator::SignalsInfo;
 use signal_hook::iterator::exfiltrator::SignalOnly;
 use signal_hook::low_level::{emulate_default_handler, pipe};
 use strata_role::Waker;
+use strata_sys::interrupts;
+
+pub use child::{Ran, run_child};
 
 /// A command was interrupted before it was done, and has printed what was. The program ends with
 /// [`Interrupted::STATUS`].
@@ -32,20 +37,28 @@ impl Interrupted {
     pub const STATUS: u8 = 130;
 }
 
-/// Set by the first interrupt or termination signal, so that what was read is recorded properly.
-/// The second one ends the program at once.
+/// The line about a log if a second signal ends the program.
+const LOG: &str =
+    "strata: interrupted twice: the log is not finished; strata info says what is lost";
+const OTHERS: &str = "strata: interrupted twice: ended before everything was finished";
+
+/// Set by the first interrupt or termination signal, so that what was read is recorded properly. One that comes at
+/// least a second later ends the program at once.
 pub fn stop_on_signal() -> Result<Arc<AtomicBool>> {
     static STOP: OnceLock<Arc<AtomicBool>> = OnceLock::new();
     if let Some(stop) = STOP.get() {
         return Ok(Arc::clone(stop));
     }
     let stop = Arc::clone(STOP.get_or_init(Arc::default));
-    for signal in [SIGINT, SIGTERM] {
-        // In this order: the first signal finds the flag unset.
-        flag::register_conditional_default(signal, Arc::clone(&stop))?;
-        flag::register(signal, Arc::clone(&stop))?;
-    }
+    interrupts::set_last_words(OTHERS);
+    interrupts::install(&stop)?;
     Ok(stop)
+}
+
+/// As [`stop_on_signal`], for a command that writes a log.
+pub fn stop_log_on_signal() -> Result<Arc<AtomicBool>> {
+    interrupts::set_last_words(LOG);
+    stop_on_signal()
 }
 
 /// Whether files that are begun are to be finished at the first signal.
@@ -93,19 +106,36 @@ impl Stopped {
     }
 }
 
-/// Runs `work` when an interrupt or termination signal comes, and then lets it end the program; not at the first signal
-/// of a command that finishes its work then.
+/// What is to be done before a signal ends the program.
+static LAST_WORK: Mutex<Vec<fn()>> = Mutex::new(Vec::new());
+
+/// Runs `work` when an interrupt or termination signal comes, and then lets it end the program; a command that finishes
+/// its work at the first signal is ended by one that comes at least a second later. A child of [`run_child`] is killed
+/// first.
 pub fn before_ending(work: fn()) -> Result<()> {
+    let mut all = LAST_WORK.lock().unwrap_or_else(PoisonError::into_inner);
+    if all.is_empty() {
+        watch_for_the_end()?;
+    }
+    all.push(work);
+    Ok(())
+}
+
+/// Starts the thread that ends the program.
+fn watch_for_the_end() -> Result<()> {
+    // Before the thread's own: it finds what the signal asks for.
+    stop_on_signal()?;
+    interrupts::end_by_thread();
     let mut signals = SignalsInfo::<SignalOnly>::new([SIGINT, SIGTERM])?;
     let wait = move || {
-        let mut signals = signals.forever();
-        let first = signals.next();
-        let last = match FINISHES.load(Ordering::Relaxed) {
-            true => signals.next(),
-            false => first,
+        let ends = |signal: &i32| {
+            let goes_on = child::pass_on(*signal) || FINISHES.load(Ordering::Relaxed);
+            !goes_on || interrupts::is_over()
         };
-        if let Some(signal) = last {
-            work();
+        if let Some(signal) = signals.forever().find(ends) {
+            child::kill();
+            let all = LAST_WORK.lock().unwrap_or_else(PoisonError::into_inner);
+            all.iter().for_each(|work| work());
             // It ends the program, so there is no one to tell.
             let _ = emulate_default_handler(signal);
         }
@@ -126,11 +156,20 @@ pub struct Signals {
 impl Signals {
     /// INT and TERM end it; other signals keep their default action.
     pub fn stop() -> Result<Self> {
-        Ok(Self {
-            stop: stop_on_signal()?,
+        Ok(Self::with(stop_on_signal()?))
+    }
+
+    /// As [`Signals::stop`], for a command that writes a log.
+    pub fn stop_log() -> Result<Self> {
+        Ok(Self::with(stop_log_on_signal()?))
+    }
+
+    fn with(stop: Arc<AtomicBool>) -> Self {
+        Self {
+            stop,
             reload: Arc::default(),
             report: Arc::default(),
-        })
+        }
     }
 
     /// HUP asks to reload the configuration, USR1 for counts.

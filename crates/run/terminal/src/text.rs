@@ -8,7 +8,7 @@ use std::sync::Once;
 use anyhow::{Context, Result, anyhow, bail};
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
-use strata_filter::Filter;
+use strata_filter::{Filter, NetworkNames, ParseError};
 use strata_wire::Printable;
 
 pub use strata_wire::count_of;
@@ -27,11 +27,23 @@ pub fn untested(packets: u64) -> Option<String> {
 
 /// A filter from trailing arguments, as in tcpdump; `None` without any.
 pub fn filter(words: &[String]) -> Result<Option<Filter>> {
+    filter_by(words, Filter::parse)
+}
+
+/// As [`filter`], where names of networks are known.
+pub fn filter_with(words: &[String], names: &dyn NetworkNames) -> Result<Option<Filter>> {
+    filter_by(words, |expression| Filter::parse_with(expression, names))
+}
+
+fn filter_by(
+    words: &[String],
+    parse: impl FnOnce(&str) -> Result<Filter, ParseError>,
+) -> Result<Option<Filter>> {
     let expression = words.join(" ");
     if expression.trim().is_empty() {
         return Ok(None);
     }
-    let parsed = Filter::parse(&expression);
+    let parsed = parse(&expression);
     if words.iter().any(|word| is_option(word)) {
         return Ok(Some(parsed.context("options go before the filter")?));
     }

@@ -4,6 +4,7 @@
 //! address        4 or 16 bytes                                    10.0.0.1
 //! flow           source, destination, their ports u16, protocol   10.0.0.1:1024 > 10.0.0.2:80 tcp
 //! node           u32; an address is its number                    node 7, or 7; node 10.255.0.4
+//!                the same bytes as an address, as output has it   0.0.0.7 or node 7
 //! queue          node u32, egress interface u32, queue u8         node 7 port 3 queue 1
 //! flow at node   node u32, flow (of IPv6: without protocol)       node 7 10.0.0.1:1024 > 10.0.0.2:80 tcp
 //! host at node   node u32, address                                node 7 10.0.0.1
@@ -357,6 +358,12 @@ impl FromStr for Key {
         let form = || KeyError::Form(text.to_owned());
         match words[..] {
             ["node" | "switch", _] => node(words.get(1)).map(Self::node).ok_or_else(form),
+            // As output has 4 bytes that may be either.
+            [host, "or", "node" | "switch", _] => {
+                let host = address(host).map(Self::address);
+                let both = host.filter(|key| node(words.get(3)).map(Self::node) == Some(*key));
+                both.ok_or_else(form)
+            }
             ["node" | "switch", _, "port", _, "queue", queue] => {
                 let node = node(words.get(1)).ok_or_else(form)?;
                 let port = number(words.get(3)).ok_or_else(form)?;
@@ -400,6 +407,7 @@ mod tests {
             ("2001:db8::1", "20010db8000000000000000000000001"),
             ("7", "00000007"),
             ("node 7", "00000007"),
+            ("0.0.0.7 or node 7", "00000007"),
             ("switch 7 port 3 queue 1", "000000070000000301"),
             ("10.0.0.1:1024 > 10.0.0.2:80 tcp", &flow),
             ("10.0.0.1:1024->10.0.0.2:80/tcp", &flow),
@@ -463,6 +471,8 @@ mod tests {
             "node",
             "node x",
             "10.0.0.1 to 10.0.0.2",
+            "0.0.0.7 or node 8",
+            "0.0.0.7 or 7",
             "10.0.0.300",
         ] {
             assert!(matches!(error(text), KeyError::Form(_)), "{text:?}");

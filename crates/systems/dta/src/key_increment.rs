@@ -5,6 +5,10 @@
 //! counter u64, in the byte order of the collector's CPU, which does the additions
 //! ```
 //!
+//! A counter stops at 2^64 - 1 if the translator has the memory itself. A NIC's addition (FETCH_ADD of IBTA) is modulo
+//! 2^64 and cannot stop: there, a counter wraps if its sum reaches 2^64. [`INCREMENT_MAX`] keeps that beyond what
+//! reporters count.
+//!
 //! Counters are 8 bytes apart. (Algorithm 5 has a stride of 4, for atomic operations of 8 bytes:
 //! neighbours would overlap, and every other one would be refused as misaligned.)
 
@@ -18,6 +22,10 @@ pub mod largest;
 
 const COUNTER_LEN: u64 = 8;
 
+/// The largest increment of a report: in bytes, more than a link of 400 Gbit/s carries in 16 days. A larger one is a
+/// mistake of its reporter, such as a negative difference, and would wrap a counter behind a NIC within a few reports.
+pub const INCREMENT_MAX: u64 = 1 << 56;
+
 /// The position of the counters in the memory: the same at translator and collector.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct KeyIncrement {
@@ -26,7 +34,8 @@ pub struct KeyIncrement {
     redundancy: u8,
 }
 
-/// The count of a key according to its counters: never less than the sum that was added, and rarely much more.
+/// The count of a key according to its counters: never less than the sum that was added, and rarely much more. A sum
+/// of 2^64 and more is 2^64 - 1, or behind a NIC modulo 2^64.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Count {
     /// The smallest of the key's counters.
@@ -106,7 +115,7 @@ impl KeyIncrement {
     ///
     /// # Errors
     ///
-    /// [`Refusal::Redundancy`].
+    /// [`Refusal::Redundancy`], [`Refusal::Increment`].
     #[inline(always)]
     pub fn add<S: Sink>(
         &self,
@@ -118,6 +127,9 @@ impl KeyIncrement {
     ) -> Result<(), Refusal> {
         if redundancy == 0 {
             return Err(Refusal::Redundancy);
+        }
+        if counter > INCREMENT_MAX {
+            return Err(Refusal::Increment);
         }
         match (self.redundancy, self.operations(redundancy)) {
             (1, 1) => sink.count(&self.one(key, counter), origin),
@@ -179,11 +191,12 @@ impl KeyIncrement {
         sink.count(&addition, origin);
     }
 
-    /// [`KeyIncrement::add`] of each report of a datagram, to a sink that has room for them.
+    /// [`KeyIncrement::add`] of each report of a datagram, to a sink that has room for them. Returns the number of
+    /// reports that were refused because of their increment.
     ///
     /// # Errors
     ///
-    /// As [`KeyIncrement::add`]; it is the same for all, so all are refused or none.
+    /// [`Refusal::Redundancy`]: all are refused.
     #[inline(never)]
     pub(crate) fn add_all<S: Sink>(
         &self,
@@ -191,13 +204,19 @@ impl KeyIncrement {
         packet: &packed::Packet<'_>,
         origin: Origin,
         sink: &mut S,
-    ) -> Result<(), Refusal> {
+    ) -> Result<u64, Refusal> {
         let (redundancy, key_len) = (packet.redundancy(), packet.key_len());
+        let mut refused: u64 = 0;
         if key_len == 4 && redundancy > 0 {
             let reports = packet.body().as_chunks::<12>().0;
             let reports = reports.iter().map(|&[a, b, c, d, counter @ ..]| {
                 let key = [a, b, c, d];
                 (key, hasher.hash4(key), u64::from_be_bytes(counter))
+            });
+            let reports = reports.filter(|&(_, _, add)| {
+                // Not more than a datagram has.
+                refused = refused.wrapping_add(u64::from(add > INCREMENT_MAX));
+                add <= INCREMENT_MAX
             });
             // What depends on the copies is decided once.
             match (self.redundancy, self.operations(redundancy)) {
@@ -209,15 +228,18 @@ impl KeyIncrement {
                     self.add_copies((&key, hash), copies, add, origin, sink);
                 }),
             }
-            return Ok(());
+            return Ok(refused);
         }
         for report in packet.body().chunks_exact(packet.report_len()) {
             let (key, counter) = report.split_last_chunk().expect("a report has a counter");
             let counter = u64::from_be_bytes(*counter);
             let key = (key, hasher.hash(key));
-            self.add(key, redundancy, counter, origin, sink)?;
+            match self.add(key, redundancy, counter, origin, sink) {
+                Err(Refusal::Increment) => refused = refused.wrapping_add(1),
+                added => added?,
+            }
         }
-        Ok(())
+        Ok(refused)
     }
 
     /// Asks for the lines of memory that a query will read.
@@ -274,31 +296,6 @@ impl KeyIncrement {
             sum.saturating_add(Self::counter(memory, at))
         })
     }
-
-    /// Makes counters `from..to` smaller by a share of what `memory` says they are: by all of it
-    /// (`halve` false) or half. These are additions too, so what is added meanwhile is not lost.
-    /// The caller walks through the sketch in pieces that the sink has room for.
-    ///
-    /// # Panics
-    ///
-    /// If the memory ends before the sketch, or there are no such counters.
-    pub fn fade<S: Sink>(
-        &self,
-        memory: &[u8],
-        counters: std::ops::Range<u32>,
-        halve: bool,
-        sink: &mut S,
-    ) {
-        assert!(counters.end <= self.counters, "no such counters");
-        for n in counters {
-            let at = self.place(u64::from(n));
-            let value = Self::counter(memory, at);
-            let less = if halve { value.div_ceil(2) } else { value };
-            if less > 0 {
-                sink.fetch_add(at, less.wrapping_neg(), &[]);
-            }
-        }
-    }
 }
 
 #[cfg(test)]
@@ -328,23 +325,38 @@ mod tests {
     }
 
     #[test]
-    fn fading_keeps_what_is_added_meanwhile() {
+    fn a_counter_stops_at_the_largest_number() {
+        for redundancy in 1..=REDUNDANCY_MAX {
+            // All copies of a report, and those beyond what a query asks.
+            for copies in [1, REDUNDANCY_MAX] {
+                let sketch = KeyIncrement::new(0, 100, redundancy);
+                let mut memory = vec![0xff; 800];
+                let mut local = Local::new(&mut memory);
+                assert!(add(&sketch, 1, copies, 5, &mut local));
+                drop(local);
+                assert_eq!(sketch.get(&memory, key(1)), u64::MAX);
+                assert_eq!(memory, [0xff; 800]);
+            }
+        }
+    }
+
+    #[test]
+    fn increments_that_no_link_carries_are_refused() {
         let sketch = KeyIncrement::new(0, 100, 2);
         let mut memory = vec![0; 800];
         let mut local = Local::new(&mut memory);
-        assert!(add(&sketch, 1, 2, 101, &mut local));
+        let key = (&[1, 2, 3, 4][..], key(1));
+        for (counter, expected) in [
+            (INCREMENT_MAX, Ok(())),
+            (INCREMENT_MAX + 1, Err(Refusal::Increment)),
+            // A difference of -1.
+            (u64::MAX, Err(Refusal::Increment)),
+        ] {
+            let added = sketch.add(key, 2, counter, Origin(0), &mut local);
+            assert_eq!(added, expected, "{counter:#x}");
+        }
         drop(local);
-        let seen = memory.clone();
-        let mut local = Local::new(&mut memory);
-        assert!(add(&sketch, 1, 2, 7, &mut local));
-        sketch.fade(&seen, 0..100, true, &mut local);
-        drop(local);
-        assert_eq!(sketch.get(&memory, key(1)), 50 + 7);
-        let seen = memory.clone();
-        let mut local = Local::new(&mut memory);
-        sketch.fade(&seen, 0..100, false, &mut local);
-        drop(local);
-        assert_eq!(sketch.sum(&memory), 0);
+        assert_eq!(sketch.get(&memory, key.1), INCREMENT_MAX);
     }
 
     proptest! {

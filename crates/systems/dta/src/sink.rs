@@ -44,7 +44,7 @@ pub struct Addition<'a> {
     pub places: [u64; REDUNDANCY_MAX as usize],
     /// The number of valid positions, 1 to [`REDUNDANCY_MAX`].
     pub places_len: u8,
-    /// The number added to each counter, modulo 2^64.
+    /// The number added to each counter.
     pub add: u64,
 }
 
@@ -83,7 +83,8 @@ pub trait Sink {
     /// What was requested before is done, or at least sent, before what is requested after.
     fn settle(&mut self) {}
 
-    /// Adds to the 8 bytes at `at`, a multiple of 8, modulo 2^64.
+    /// Adds to the 8 bytes at `at`, a multiple of 8. In memory of this process, a sum above 2^64 - 1 is 2^64 - 1;
+    /// memory behind a NIC has the sum modulo 2^64.
     fn fetch_add(&mut self, at: u64, add: u64, origins: &[Origin]);
 
     /// [`Sink::fetch_add`] to each of a key's counters. The one at the first place completes the
@@ -135,8 +136,8 @@ pub trait Memory {
     /// Stores 8 bytes, in the byte order of this CPU, at `at`, a multiple of 8.
     fn store(&mut self, at: usize, word: u64);
 
-    /// Adds to the 8 bytes at `at`, a multiple of 8, modulo 2^64, in the byte order of this CPU.
-    /// Returns the sum.
+    /// Adds to the 8 bytes at `at`, a multiple of 8, in the byte order of this CPU. A sum above 2^64 - 1 is
+    /// 2^64 - 1, so that no counter becomes smaller. Returns the sum.
     fn add(&mut self, at: usize, add: u64) -> u64;
 
     /// [`Memory::exceeds`] is for keys whose smallest counter is above this.
@@ -173,7 +174,7 @@ impl Memory for &mut [u8] {
     #[inline(always)]
     fn add(&mut self, at: usize, add: u64) -> u64 {
         let place = place(self, at);
-        let sum = u64::from_ne_bytes(*place).wrapping_add(add);
+        let sum = u64::from_ne_bytes(*place).saturating_add(add);
         *place = sum.to_ne_bytes();
         sum
     }

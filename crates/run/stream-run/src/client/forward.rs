@@ -139,6 +139,8 @@ struct Retry {
     wait: Duration,
     /// Since when there is no connection, or none that the server confirms records of; that was said then.
     absent_since: Option<Instant>,
+    /// The latest reason, as the server gave it if it did.
+    why: Option<String>,
     /// The last number that was confirmed.
     confirmed: u64,
 }
@@ -324,6 +326,7 @@ impl Forwarder {
                 at: Instant::now(),
                 wait: RETRY,
                 absent_since: None,
+                why: None,
                 confirmed: next,
             },
             given_up: 0,
@@ -474,7 +477,7 @@ impl Forward {
         match done {
             Ok(()) => self.heard(),
             Err(error @ PeerError::Ahead { .. }) => return Err(error.into()),
-            Err(error) => self.lost(&error.to_string()),
+            Err(error) => self.lost(&error),
         }
         let confirmed = self.producer.confirmed();
         if let Some(spool) = &mut self.spool
@@ -503,14 +506,16 @@ impl Forward {
         }
         self.retry.confirmed = confirmed;
         self.retry.wait = RETRY;
+        self.retry.why = None;
         if self.retry.absent_since.take().is_some() {
             let warning = format!("{}: connected again", self.producer.server());
             self.shared.lock().warnings.push(warning);
         }
     }
 
-    fn lost(&mut self, error: &str) {
+    fn lost(&mut self, error: &PeerError) {
         let now = Instant::now();
+        self.retry.why = Some(error.without_peer());
         self.retry.at = now + self.retry.wait;
         self.retry.wait = (2 * self.retry.wait).min(RETRY_MAX);
         if self.retry.absent_since.is_none() {
@@ -519,7 +524,7 @@ impl Forward {
                 Some(_) => "the spool",
                 None => "memory",
             };
-            let warning = format!("{error}; trying again, meanwhile records are kept in {kept}");
+            let warning = format!("{error}; trying again; until then, records are kept in {kept}");
             self.shared.lock().warnings.push(warning);
         }
     }
@@ -535,7 +540,7 @@ impl Forward {
         if is_connected && is_all {
             match self.producer.end(CONFIRM_LIMIT) {
                 Ok(end) => return Some(self.ended(end, None)),
-                Err(error) => self.lost(&error.to_string()),
+                Err(error) => self.lost(&error),
             }
         }
         let (since, limit) = match is_connected {
@@ -546,7 +551,8 @@ impl Forward {
             ),
         };
         let is_over = since.elapsed() >= limit || (self.spool.is_some() && !is_connected);
-        is_over.then(|| self.ended(None, Some("the server is not there".to_owned())))
+        let why = self.retry.why.clone();
+        is_over.then(|| self.ended(None, why.or(Some("the server did not answer".to_owned()))))
     }
 
     fn ended(&mut self, end: Option<Cursor>, failure: Option<String>) -> Forwarded {

@@ -23,7 +23,7 @@ pub(super) fn resolved(place: &Path) -> Result<PathBuf> {
     }
     Err(StreamError::Damaged {
         file: named(),
-        problem: "not a block device (any more)".to_owned(),
+        problem: "not a block device, or no longer one".to_owned(),
     })
 }
 
@@ -120,7 +120,7 @@ fn user_of(device: &Path, Numbers(own, partitions): &Numbers) -> Option<String> 
         let mut holders = fs::read_dir(format!("/sys/dev/block/{number}/holders")).ok()?;
         if let Some(Ok(holder)) = holders.next() {
             let holder = holder.file_name();
-            return Some(format!("{} is made of it", holder.display()));
+            return Some(format!("{} is built on it", holder.display()));
         }
     }
     let swaps = fs::read_to_string("/proc/swaps").ok()?;

@@ -143,11 +143,13 @@ fn said(error: &StreamError) -> String {
                 "a process on the server's machine is appending to {name}: end it, or let it append through the server"
             )
         }
-        StreamError::TooLong { .. } | StreamError::Lost { .. } | StreamError::Producers { .. } => {
-            error.to_string()
-        }
-        StreamError::File { source, .. } => format!("the stream's disk: {source}"),
-        _ => "the stream cannot be used: see the messages of its server".to_owned(),
+        StreamError::TooLong { .. }
+        | StreamError::Lost { .. }
+        | StreamError::Producers { .. }
+        | StreamError::Paused { .. } => error.to_string(),
+        _ => error.of_disk().unwrap_or_else(|| {
+            "the stream cannot be used: see the messages of its server".to_owned()
+        }),
     }
 }
 

@@ -74,12 +74,16 @@ struct Shared {
 struct Failed {
     until: Option<Instant>,
     wait: Duration,
+    /// What the disk said, if it was the disk.
+    problem: Option<String>,
 }
 
 impl Failed {
-    fn note(&mut self, now: Instant) {
+    fn note(&mut self, now: Instant, error: &StreamError) {
         self.wait = (2 * self.wait).clamp(RETRY, RETRY_MAX);
         self.until = Some(now + self.wait);
+        // A producer that connects again learns the reason, too.
+        self.problem = error.of_disk();
     }
 }
 
@@ -186,15 +190,21 @@ impl SharedStreams {
     ) -> Result<ProducerSession, StreamError> {
         let mut guard = locked(&shared.open);
         if guard.is_none() {
-            let until = locked(&shared.failed).until;
-            if until.is_some_and(|until| now < until) {
-                return Err(StreamError::Failed {
-                    file: shared.name.to_string(),
+            let failed = locked(&shared.failed);
+            if failed.until.is_some_and(|until| now < until) {
+                return Err(match &failed.problem {
+                    Some(problem) => StreamError::Paused {
+                        problem: problem.clone(),
+                    },
+                    None => StreamError::Failed {
+                        file: shared.name.to_string(),
+                    },
                 });
             }
+            drop(failed);
             let appended = self.dir.append(&shared.name, now_ns);
-            if let Err(StreamError::File { .. }) = appended {
-                locked(&shared.failed).note(now);
+            if let Err(error @ StreamError::File { .. }) = &appended {
+                locked(&shared.failed).note(now, error);
             }
             *guard = Some(Open {
                 number: self.number(),
@@ -217,7 +227,7 @@ impl SharedStreams {
             Err(error @ StreamError::Producers { .. }) => return Err(error),
             Err(error) => {
                 *guard = None;
-                locked(&shared.failed).note(now);
+                locked(&shared.failed).note(now, &error);
                 return Err(error);
             }
         };
@@ -267,8 +277,8 @@ impl Drop for ProducerSession {
         }
         if let Some(open) = guard.take_if(|open| open.clients == 0) {
             // What fails here was not confirmed to any producer: each sends it again.
-            if open.appender.close(strata_wire::unix_ns()).is_err() {
-                locked(&self.stream.failed).note(Instant::now());
+            if let Err(error) = open.appender.close(strata_wire::unix_ns()) {
+                locked(&self.stream.failed).note(Instant::now(), &error);
             }
         }
         drop(guard);
@@ -336,9 +346,9 @@ impl Turn<'_> {
             return Err(SharedError::Replaced);
         }
         let done = act(open, self.at);
-        if done.is_err() {
+        if let Err(error) = &done {
             *self.guard = None;
-            locked(self.failed).note(self.now);
+            locked(self.failed).note(self.now, error);
         }
         Ok(done?)
     }

@@ -70,7 +70,8 @@ impl Open {
                 let (link, there) = at.connect().in_file(server)?;
                 let there = there.filter(|&(there, _)| Some(there) == id);
                 let there = there.map(|(_, geometry)| geometry);
-                let there = there.ok_or_else(|| other("the server has another stripe there"))?;
+                let there =
+                    there.ok_or_else(|| other("the server has a different stripe of this name"))?;
                 (Self::Server(Remote::new(link, there)), there)
             }
         };

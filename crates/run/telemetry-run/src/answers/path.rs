@@ -82,7 +82,7 @@ fn remarks(path: &Path, hops: &[TelemetryHop], kept: u8) -> Vec<String> {
     if len > kept {
         let least = if is_len_known { "" } else { "at least " };
         say(format!(
-            "the path has {least}{len} hops, and this store keeps {kept} of a path \
+            "the path has {least}{len} hops, and this store keeps {kept} per path \
              (`strata telemetry run --hops`)"
         ));
     }
@@ -94,7 +94,7 @@ fn remarks(path: &Path, hops: &[TelemetryHop], kept: u8) -> Vec<String> {
         [] => {}
         [first] if first == "1" && !is_len_known => say(
             "hop 1 has not reported. If nodes report packets as they go out, write first-ttl = 63 \
-             into the table (--table)"
+             in the table (--table)"
                 .to_owned(),
         ),
         [one] => say(format!("hop {one} has not reported")),

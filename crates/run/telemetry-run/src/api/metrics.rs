@@ -81,10 +81,11 @@ fn of_reports(run: &RunStatus) -> Vec<Metric<u64>> {
     let totals = &run.totals;
     let frames = run.af_xdp.as_ref();
     let int = run.int.as_ref();
+    let made = run.of_int();
     vec![
         Metric(
             "reports",
-            "Reports by outcome; see refused_reports",
+            "Reports that reporters have sent, by outcome; see refused_reports and int_reports",
             labelled(
                 "result",
                 [
@@ -115,13 +116,48 @@ fn of_reports(run: &RunStatus) -> Vec<Metric<u64>> {
             reasons(&totals.datagrams_refused),
         ),
         Metric(
+            "int_datagrams",
+            "INT datagrams: received, of these refused, and missing by their sequence numbers",
+            labelled(
+                "result",
+                [
+                    ("received", int.and_then(|int| int.datagrams)),
+                    ("refused", int.and_then(|int| int.refused)),
+                    ("missing", int.and_then(|int| int.missing)),
+                ],
+            ),
+        ),
+        Metric(
+            "int_reports",
+            "Reports made from INT datagrams, by outcome",
+            labelled(
+                "result",
+                [
+                    ("accepted", made.and_then(|made| made.accepted)),
+                    ("refused", made.map(|made| made.refused.values().sum())),
+                    (
+                        "dropped-by-rate",
+                        made.and_then(|made| made.dropped_by_rate),
+                    ),
+                    (
+                        "dropped-without-room",
+                        made.and_then(|made| made.dropped_without_room),
+                    ),
+                    (
+                        "dropped-without-collector",
+                        made.and_then(|made| made.dropped_without_collector),
+                    ),
+                ],
+            ),
+        ),
+        Metric(
             "not_allowed_datagrams",
             "Datagrams of senders that are not on the allow-list",
             one(run.not_allowed),
         ),
         Metric(
             "socket_dropped_datagrams",
-            "Datagrams that found the socket's buffer full",
+            "Datagrams dropped because the socket's buffer was full",
             one(run.socket_drops),
         ),
         Metric(
@@ -143,7 +179,7 @@ fn of_reports(run: &RunStatus) -> Vec<Metric<u64>> {
         ),
         Metric(
             "sequence_jumps",
-            "Jumps in the numbers of a reporter or of a node of INT, too large to be lost datagrams",
+            "Jumps in the sequence numbers of a reporter or an INT node, too large to be lost datagrams",
             labelled(
                 "protocol",
                 [
@@ -154,7 +190,7 @@ fn of_reports(run: &RunStatus) -> Vec<Metric<u64>> {
         ),
         Metric(
             "failed_datagrams",
-            "Datagrams that were not taken because of a fault of this program",
+            "Datagrams dropped because of a bug in this program",
             one(run.failed),
         ),
         events(&run.process),
@@ -185,7 +221,7 @@ fn of_operations(run: &RunStatus) -> Vec<Metric<u64>> {
         ),
         Metric(
             "operations",
-            "Writes and additions, by the part of the memory",
+            "Writes and additions, by part of the memory",
             labelled(
                 "store",
                 [
@@ -204,22 +240,22 @@ fn at_collectors(run: &RunStatus) -> Vec<Metric<u64>> {
     vec![
         Metric(
             "confirmed_reports",
-            "Reports that a collector elsewhere has acknowledged",
+            "Reports that a collector on another machine has acknowledged",
             of_collectors(run, |link| link.confirmed),
         ),
         Metric(
             "lost_reports",
-            "Accepted reports whose connection to a collector was lost",
+            "Accepted reports lost with a connection to a collector",
             of_collectors(run, |link| link.lost),
         ),
         Metric(
             "collector_connections",
-            "Connections to a collector elsewhere",
+            "Connections to a collector on another machine",
             of_collectors(run, |link| link.connections),
         ),
         Metric(
             "rdma_packets",
-            "RDMA packets to a collector elsewhere",
+            "RDMA packets to a collector on another machine",
             of_collectors(run, |link| link.packets),
         ),
         Metric(
@@ -306,7 +342,7 @@ fn gauges_of_run(run: &RunStatus) -> Vec<Metric<f64>> {
         ),
         Metric(
             "collector_connected",
-            "Whether a collector elsewhere is connected",
+            "Whether a collector on another machine is connected",
             of_collectors(run, |link| link.connected.map(|is| f64::from(u8::from(is)))),
         ),
     ]
@@ -319,7 +355,7 @@ fn gauges_of_run(run: &RunStatus) -> Vec<Metric<f64>> {
 fn updated(process: &ProcessStatus) -> Metric<f64> {
     Metric(
         "updated_seconds",
-        "When the collector counted this, since 1970",
+        "Time of these counts, since 1970",
         one(process.updated_ns.map(|ns| ns as f64 / 1e9)),
     )
 }

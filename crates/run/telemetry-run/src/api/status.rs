@@ -90,7 +90,7 @@ pub struct RunStatus {
     pub not_allowed: Option<u64>,
     /// Datagrams of senders that the translator does not accept as reporters.
     pub reporters_refused: Option<u64>,
-    /// Datagrams that found the socket's buffer full.
+    /// Datagrams dropped because the socket's buffer was full.
     pub socket_drops: Option<u64>,
     /// Datagrams that bypass the host's network stack.
     pub af_xdp: Option<FrameStatus>,
@@ -102,7 +102,7 @@ pub struct RunStatus {
     pub failed: Option<u64>,
     /// Numbers of entries for a stream, by outcome.
     pub stream: Option<StreamStatus>,
-    /// All reporters together.
+    /// All reporters together, without `int`.
     pub totals: ReporterStatus,
     /// Collectors elsewhere.
     pub collectors: Option<Vec<LinkStatus>>,
@@ -118,7 +118,7 @@ pub struct RunStatus {
     pub key_increment: KeyIncrementStatus,
     /// Generations, if there are any.
     pub generations: Option<GenerationsStatus>,
-    /// Each reporter.
+    /// Each reporter, and as `int` the reports that INT datagrams were turned into.
     pub reporters: Vec<ReporterStatus>,
 }
 
@@ -154,10 +154,10 @@ pub struct StreamStatus {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ReporterStatus {
-    /// Its address, `int` or `others`; totals have none.
+    /// Its address, [`ReporterStatus::INT`] or `others`; totals have none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub address: Option<String>,
-    /// Datagrams.
+    /// Datagrams that it has sent; none of `int`, whose datagrams are counted as INT's.
     pub datagrams: Option<u64>,
     /// Datagrams that were refused whole, by reason.
     pub datagrams_refused: BTreeMap<String, u64>,
@@ -186,9 +186,23 @@ pub struct ReporterStatus {
     /// Accepted reports that a collector elsewhere has acknowledged.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub confirmed: Option<u64>,
-    /// Accepted reports whose connection to a collector was lost.
+    /// Accepted reports lost with a connection to a collector.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lost: Option<u64>,
+}
+
+impl ReporterStatus {
+    /// The address that stands for reports that INT datagrams were turned into.
+    pub const INT: &str = "int";
+}
+
+impl RunStatus {
+    /// The outcome of reports that INT datagrams were turned into, if INT is received.
+    #[must_use]
+    pub fn of_int(&self) -> Option<&ReporterStatus> {
+        let mut reporters = self.reporters.iter();
+        reporters.find(|reporter| reporter.address.as_deref() == Some(ReporterStatus::INT))
+    }
 }
 
 /// A collector elsewhere.

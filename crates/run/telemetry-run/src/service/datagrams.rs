@@ -17,7 +17,7 @@ use super::super::streaming::Streaming;
 use super::super::target::Target;
 use super::super::witnesses::{Found, Witness};
 use super::guard::{Fault, each_guarded};
-use super::{BATCH, NOBODY, Service};
+use super::{BATCH, FROM_INT, Service};
 
 /// Between answers of queries known ahead about packets of which hops may still report.
 const SETTLE_NS: u64 = 100_000_000;
@@ -288,7 +288,7 @@ impl Service {
             reporter.report(report, Flags::of_event(report), time_ns, now_ns, send);
         });
         for bytes in full {
-            self.put(NOBODY, *origin, &bytes, now_ns);
+            self.put(FROM_INT, *origin, &bytes, now_ns);
         }
     }
 
@@ -304,7 +304,7 @@ impl Service {
             reporter.report(report, Flags::of_event(report), time_ns, now_ns, send);
         });
         for bytes in full {
-            self.put(NOBODY, int.origin, &bytes, now_ns);
+            self.put(FROM_INT, int.origin, &bytes, now_ns);
         }
     }
 
@@ -313,7 +313,7 @@ impl Service {
         int.reporter
             .flush(&mut |bytes: &[u8]| rest.push(bytes.to_vec()));
         for bytes in rest {
-            self.put(NOBODY, int.origin, &bytes, now_ns);
+            self.put(FROM_INT, int.origin, &bytes, now_ns);
         }
     }
 }

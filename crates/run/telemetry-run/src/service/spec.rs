@@ -4,16 +4,14 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use ipnet::IpNet;
-use strata_dta::RemoteCounters;
-use strata_dta::translator::ReporterCounters;
 use strata_role::{FeedCounts, FeedSpec};
 use strata_sandbox::Owner;
 
 use super::super::fading::FadeOptions;
-use super::super::frames::FrameCounts;
 use super::super::plan::TelemetryLayout;
 use super::super::ready::CollectorsSpec;
 use super::super::serving::TelemetryApiSpec;
+use crate::api::status::RunStatus;
 
 /// A telemetry collector in one process, or a translator if its collectors are elsewhere.
 #[derive(Debug)]
@@ -51,18 +49,10 @@ pub struct TelemetrySpec {
 }
 
 /// The counters of a collector at its end.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct TelemetryOutcome {
-    /// All reporters together.
-    pub totals: ReporterCounters,
-    /// Datagrams of senders that are not on the allow-list.
-    pub not_allowed: u64,
-    /// Datagrams that found the socket's buffer full.
-    pub socket_drops: u64,
-    /// Datagrams that were taken past the host's network stack, if any are.
-    pub frames: Option<FrameCounts>,
-    /// Accepted reports that collectors elsewhere acknowledged, or that were lost with a connection.
-    pub remote: Option<RemoteCounters>,
+    /// Its last status, which is also in `status.json`.
+    pub status: Box<RunStatus>,
     /// Entries of lists that were appended to a stream, and those that were not.
     pub streamed: Option<FeedCounts>,
 }

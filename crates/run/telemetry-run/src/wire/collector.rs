@@ -109,7 +109,9 @@ impl Spec for TelemetryCollectorSpec {
         let listen = listener.local_addr().at_with(named)?;
         let rdma = SocketAddr::new(listen.ip(), listen.port());
         let port = UdpPort::bind(rdma).at_with(|| {
-            format!("{rdma}: cannot receive RoCEv2 (UDP); is a relay or an RDMA driver there?")
+            format!(
+                "{rdma}: cannot receive RoCEv2 (UDP); does a relay or an RDMA driver use the port?"
+            )
         })?;
         make_private_files();
         warn_if_shared(&self.store, &tell);

@@ -136,7 +136,7 @@ pub(crate) fn open(
         reason: reason.to_owned(),
     };
     if challenge.secret && secret.is_none() {
-        return Err(refused("it wants a secret: give --secret-file"));
+        return Err(refused("it requires a secret: give --secret-file"));
     }
     let ours = proof(secret, Prover::Translator, &hello, &challenge);
     lines.send(&Message::Proof(ours))?;

@@ -476,16 +476,6 @@ impl Collectors {
         all
     }
 
-    /// Of all reporters.
-    pub(crate) fn totals(&self) -> RemoteCounters {
-        let mut all = RemoteCounters::default();
-        for counters in self.remotes.iter().flat_map(Remote::counters) {
-            all.confirmed += counters.confirmed;
-            all.lost += counters.lost;
-        }
-        all
-    }
-
     /// Each, for `status.json`.
     pub(crate) fn status(&self) -> Vec<LinkStatus> {
         let each = self.links.iter().zip(&self.remotes).map(|(link, remote)| {

@@ -168,7 +168,7 @@ impl Logs {
             lacking.packets = lacking.packets.saturating_add(losses.packets());
             for what in losses.texts(text::time) {
                 let problem = format!(
-                    "{} {what}; what is selected may lack some of them (see `strata info`)",
+                    "{} {what}; the selection may lack some of them (see `strata info`)",
                     Printable(&named.name)
                 );
                 warn!("{problem}");

@@ -4,7 +4,7 @@
 //! 0 kind u8     1 anomalous, 2 gap, 3 retransmission, 4 slow, 5 slow at least; plus 0x80 if the flow
 //!               is of IPv6
 //! 1 value u32   number of the class; bytes; sum of latencies
-//! 5 flow        13 bytes, of IPv6 37, as its key (see `key`)
+//! 5 flow        13 bytes, of IPv6 37, as its key (see `key`); not only zeros
 //! ```
 //!
 //! Big-endian; 18 bytes, of IPv6 42.
@@ -90,12 +90,16 @@ impl FlowEvent {
         };
         let mut kinds = FlowEventKind::ALL.into_iter();
         let (kind, _) = kinds.find(|(_, number)| *number == first & !IPV6)?;
-        let flow = FiveTuple::parse(flow.get(..len)?)?;
-        // Shorter data, padded with zeros, are of another reporter.
-        (!flow.source.is_unspecified()).then_some(Self {
+        let flow = flow.get(..len)?;
+        // Shorter data, padded with zeros, are of another reporter. DHCP, IGMP and the detection of duplicate addresses
+        // send from the address 0, too, but to another one, with a protocol.
+        if flow.iter().all(|&byte| byte == 0) {
+            return None;
+        }
+        Some(Self {
             kind,
             value: u32::from_be_bytes([a, b, c, d]),
-            flow,
+            flow: FiveTuple::parse(flow)?,
         })
     }
 }
@@ -110,6 +114,10 @@ mod tests {
         for (flow, len) in [
             ("10.0.0.1:1024 > 10.0.0.2:80 tcp", 18),
             ("[2001:db8::1]:5 > [2001:db8::2]:6 tcp", FLOW_EVENT_LEN_MAX),
+            // DHCP, IGMP, duplicate address detection.
+            ("0.0.0.0:68 > 255.255.255.255:67 udp", 18),
+            ("0.0.0.0 > 224.0.0.22 proto 2", 18),
+            ("[::] > [ff02::1:ff00:1] icmp6", FLOW_EVENT_LEN_MAX),
         ] {
             for (kind, number) in FlowEventKind::ALL {
                 let event = FlowEvent {
@@ -129,6 +137,15 @@ mod tests {
                 bytes[0] = 9;
                 assert_eq!(FlowEvent::parse(&bytes), None);
             }
+        }
+    }
+
+    #[test]
+    fn shorter_data_that_were_padded_are_no_event() {
+        for first in [1, 2, 0x81] {
+            let mut bytes = vec![first, 1, 2, 3, 4];
+            bytes.resize(56, 0);
+            assert_eq!(FlowEvent::parse(&bytes), None, "{first}");
         }
     }
 }

@@ -26,6 +26,9 @@ pub enum Refusal {
     /// Data that are empty, longer than 64 bytes, or longer than the store's.
     #[error("the length of the data does not fit the primitive or its store")]
     DataLen,
+    /// An increment above [`INCREMENT_MAX`](crate::key_increment::INCREMENT_MAX).
+    #[error("the increment is above 2^56, more than a link can carry between two reports")]
+    Increment,
     /// A redundancy of 0: the report would be stored nowhere.
     #[error("the redundancy is 0")]
     Redundancy,
@@ -48,19 +51,20 @@ pub enum Refusal {
     #[error("the reports are duplicates")]
     Duplicate,
     /// Processing the datagram caused a panic of this program.
-    #[error("a fault of this program")]
+    #[error("a bug in this program")]
     Fault,
 }
 
 impl Refusal {
     /// All, in the order of their codes.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 15] = [
         Self::Empty,
         Self::Opcode,
         Self::Length,
         Self::Count,
         Self::KeyLen,
         Self::DataLen,
+        Self::Increment,
         Self::Redundancy,
         Self::List,
         Self::Hop,
@@ -112,7 +116,7 @@ mod tests {
             assert_eq!(reason as usize, index);
             refusals.add(reason, 1);
         }
-        assert_eq!(refusals.total(), 14);
+        assert_eq!(refusals.total(), 15);
         assert!(Refusal::ALL.iter().all(|&reason| refusals.get(reason) == 1));
     }
 }

@@ -37,7 +37,10 @@ impl Translator {
                 None => Err(Refusal::NotServed),
             },
             Primitive::KeyIncrement => match &self.options.key_increment {
-                Some(store) => store.add_all(hasher, packet, origin, sink).map(|()| 0),
+                Some(store) => {
+                    let added = store.add_all(hasher, packet, origin, sink);
+                    added.inspect(|&large| counters.refused.add(Refusal::Increment, large))
+                }
                 None => Err(Refusal::NotServed),
             },
             Primitive::Append => match &mut self.lists {

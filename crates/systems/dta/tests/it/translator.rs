@@ -591,7 +591,8 @@ fn datagram(
                 Primitive::KeyIncrement => Report::KeyIncrement {
                     redundancy,
                     key,
-                    counter: u64::from(word),
+                    // Up to 2^57: half of them are refused.
+                    counter: u64::from(word) << 25,
                 },
                 Primitive::Postcard => Report::Postcard {
                     key,

@@ -52,6 +52,22 @@ fn interfaces_have_other_names_and_numbers() {
         let said = String::from_utf8(output.stderr).unwrap();
         assert!(!output.status.success() && said.contains(why), "{said}");
     }
+    // Commas separate interfaces.
+    namespace.ip("link add name st-a,st-b type veth peer name st-c");
+    namespace.ip("link set st-a,st-b up");
+    let links = inside("ip", &["-j", "link", "show", "st-a,st-b"]).stdout;
+    let links: Value = serde_json::from_slice(&links).unwrap();
+    let number = links[0]["ifindex"].to_string();
+    let check = |interface: &str| {
+        inside(
+            STRATA,
+            &["record", "-o", other_log, "--check", "-i", interface],
+        )
+    };
+    let said = String::from_utf8(check("st-a,st-b").stderr).unwrap();
+    let advice = format!("'st-a,st-b' (commas separate names: give its number, {number})");
+    assert!(said.contains(&advice), "{said}");
+    assert!(check(&number).status.success());
     let log = dir.path().join("log");
     let recording = Recording::start_on(ALTNAMES[1], &namespace, &log, &["--mode", "log-all"]);
     recording.send(&namespace);

@@ -752,7 +752,7 @@ fn on_a_disk_that_stays_full_the_accounts_are_closed() {
     let top = top.args(["top", "--json"]).arg(&log).output().unwrap();
     let told = String::from_utf8_lossy(&top.stderr);
     assert!(
-        told.contains(": the disk was full; what is selected"),
+        told.contains(": the disk was full; the selection"),
         "{told}"
     );
     for said in [

@@ -10,3 +10,4 @@ mod loopback;
 mod netns;
 mod replay;
 mod shed;
+mod twice;

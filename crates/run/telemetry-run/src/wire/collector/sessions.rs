@@ -446,8 +446,8 @@ impl Collector {
             let (wanted, max) = (plan.parameters.memory_bytes, self.spec.memory_max);
             if wanted > max {
                 return Err(RoleError::Refused(format!(
-                    "the translator wants {wanted} bytes of memory, and `strata telemetry collect` \
-                     gives {max}: start one of them with another --store-memory"
+                    "the translator needs {wanted} bytes of memory, but `strata telemetry collect` \
+                     allows {max}: start one of them with another --store-memory"
                 )));
             }
             let what = What::Make;
