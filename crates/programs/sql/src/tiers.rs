@@ -2,8 +2,7 @@
 //! files while the query runs.
 
 use std::net::IpAddr;
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::{Context, Result};
 use async_trait::async_trait;
@@ -25,34 +24,56 @@ use datafusion::physical_plan::stream::RecordBatchReceiverStream;
 use datafusion::physical_plan::streaming::{PartitionStream, StreamingTableExec};
 use datafusion::physical_plan::union::UnionExec;
 use datafusion::prelude::SessionContext;
-use strata_archive::parts::name_of;
 use strata_archive::{Column, NS_PER_MICRO, Narrows, Rows, Table, TakeRows, rows_of_blocks};
-use strata_store::{Damage, Disk, FileKind, Log, Part, PartFile, Select};
+use strata_store::{Damage, FileKind, Log, Select};
 use strata_wire::AddressFamily;
+use tokio::sync::OnceCell;
 use tokio::sync::mpsc::Sender;
 
 use crate::arrays::{self, SqlColumn, arrays, schema};
-use crate::files::Files;
+use crate::files::{Files, Store};
 
 /// Rows of a batch, at most.
 const BATCH_ROWS: usize = 8_192;
 /// Batches of each stream waiting for the query, at most.
 const BATCHES_WAITING: usize = 64;
 
+/// What an answer lacks: files that are missing, and damaged places of block files.
+#[derive(Debug, Default)]
+pub(crate) struct LeftOut(Mutex<Vec<Damage>>);
+
+impl LeftOut {
+    /// Adds a place, unless it was found before: a statement may read a table twice.
+    fn add(&self, damage: Damage) {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if !all.contains(&damage) {
+            all.push(damage);
+        }
+    }
+
+    /// All that was found so far.
+    pub(crate) fn take(&self) -> Vec<Damage> {
+        std::mem::take(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
 /// One table of a log.
 #[derive(Debug)]
 pub(crate) struct Tiers {
     table: Table,
     schema: SchemaRef,
-    compacted: Option<ListingTable>,
+    files: Arc<Files>,
+    /// What there is of the files; `None` inside if nothing.
+    compacted: OnceCell<Option<ListingTable>>,
     blocks: Arc<Blocks>,
 }
 
 /// The block files of a log, as of when it was opened.
 #[derive(Debug)]
 struct Blocks {
-    log: Log,
+    log: Arc<Log>,
     files: Vec<BlocksFile>,
+    left_out: Arc<LeftOut>,
 }
 
 #[derive(Debug)]
@@ -64,67 +85,13 @@ struct BlocksFile {
     number: u32,
 }
 
-/// A compacted file.
-struct TableFile {
-    disk: Arc<dyn Disk>,
-    name: String,
-    /// Its path, unless only its disk can read it.
-    path: Option<PathBuf>,
-}
-
-impl TableFile {
-    fn of(log: &Log, part: &Part, file: &PartFile) -> Self {
-        let disk = log.disk();
-        let name = name_of(disk.as_ref(), part, file);
-        let own = !(file.is_encrypted() || part.is_remote());
-        Self {
-            path: own.then(|| disk.display(&name).into()),
-            disk: Arc::clone(disk),
-            name,
-        }
-    }
-}
-
-/// Where DataFusion finds the files of a table. If possible it reads them itself, in parallel;
-/// otherwise all of the table through their disks.
-fn urls(
-    table: &str,
-    files: &[TableFile],
-    context: &SessionContext,
-) -> Result<Vec<ListingTableUrl>> {
-    let paths: Option<Vec<&Path>> = files.iter().map(|file| file.path.as_deref()).collect();
-    let urls: Vec<String> = match paths {
-        Some(paths) => paths
-            .iter()
-            .map(|path| path.to_string_lossy().into())
-            .collect(),
-        None => {
-            let named = |file: &TableFile| (Arc::clone(&file.disk), file.name.clone());
-            let files = Files::new(files.iter().map(named).collect());
-            // One per table, since both have a file of each number.
-            let base = format!("{table}://log");
-            let urls = files.urls(&base);
-            let base = base.parse().context("not a URL")?;
-            context.register_object_store(&base, Arc::new(files));
-            urls
-        }
-    };
-    let urls: Result<Vec<ListingTableUrl>, _> = urls.iter().map(ListingTableUrl::parse).collect();
-    Ok(urls?)
-}
-
 impl Tiers {
-    /// The tables of a log.
-    pub(crate) fn of(log: Log, context: &SessionContext) -> Result<[Self; 2]> {
-        let mut compacted: [Vec<TableFile>; 2] = Default::default();
-        for part in &log.archive().parts {
-            for (kind, files) in [FileKind::Packets, FileKind::Flows]
-                .iter()
-                .zip(&mut compacted)
-            {
-                files.extend(part.file(*kind).map(|file| TableFile::of(&log, part, file)));
-            }
-        }
+    /// The tables of a log. What they lack is found as they are read.
+    pub(crate) fn of(
+        log: Log,
+        left_out: &Arc<LeftOut>,
+        context: &SessionContext,
+    ) -> Result<[Self; 2]> {
         let mut files = Vec::new();
         let mut number = log.archive().next_part;
         for (recording, listed) in log.recordings().iter().enumerate() {
@@ -137,36 +104,56 @@ impl Tiers {
                 number += 1;
             }
         }
-        let blocks = Arc::new(Blocks { log, files });
-        let [packets, flows] = compacted;
+        let blocks = Arc::new(Blocks {
+            log: Arc::new(log),
+            files,
+            left_out: Arc::clone(left_out),
+        });
         Ok([
-            Self::new(Table::Packets, &packets, &blocks, context)?,
-            Self::new(Table::Flows, &flows, &blocks, context)?,
+            Self::new((Table::Packets, FileKind::Packets), &blocks, context)?,
+            Self::new((Table::Flows, FileKind::Flows), &blocks, context)?,
         ])
     }
 
     fn new(
-        table: Table,
-        files: &[TableFile],
+        (table, kind): (Table, FileKind),
         blocks: &Arc<Blocks>,
         context: &SessionContext,
     ) -> Result<Self> {
-        let mut tiers = Self {
+        let tiers = Self {
             table,
             schema: schema(table),
-            compacted: None,
+            files: Arc::new(Files::new(Arc::clone(&blocks.log), kind)),
+            compacted: OnceCell::new(),
             blocks: Arc::clone(blocks),
         };
-        if !files.is_empty() {
-            let urls = urls(tiers.name(), files, context)?;
-            let options = ListingOptions::new(Arc::new(ParquetFormat::default()))
-                .with_file_extension(".parquet");
-            let config = ListingTableConfig::new_with_multi_paths(urls)
-                .with_listing_options(options)
-                .with_schema(Arc::clone(&tiers.schema));
-            tiers.compacted = Some(ListingTable::try_new(config)?);
-        }
+        let url = tiers.url().parse().context("not a URL")?;
+        context.register_object_store(&url, Arc::new(Store(Arc::clone(&tiers.files))));
         Ok(tiers)
+    }
+
+    /// Where DataFusion finds its files.
+    fn url(&self) -> String {
+        format!("strata://{}", self.name())
+    }
+
+    /// Looks for the files that the log lists: DataFusion would take those that are missing for empty ones.
+    async fn listing(&self) -> Result<Option<ListingTable>, DataFusionError> {
+        let (there, missing) = self.files.look().await?;
+        for damage in missing {
+            self.blocks.left_out.add(damage);
+        }
+        if there.is_empty() {
+            return Ok(None);
+        }
+        let url = |at: usize| format!("{}/{}", self.url(), self.files.name(at));
+        let urls = there.into_iter().map(|at| ListingTableUrl::parse(url(at)));
+        let options =
+            ListingOptions::new(Arc::new(ParquetFormat::default())).with_file_extension(".parquet");
+        let config = ListingTableConfig::new_with_multi_paths(urls.collect::<Result<_, _>>()?)
+            .with_listing_options(options)
+            .with_schema(Arc::clone(&self.schema));
+        ListingTable::try_new(config).map(Some)
     }
 
     /// Its name in SQL.
@@ -242,7 +229,8 @@ impl TableProvider for Tiers {
         let all = || (0..self.schema.fields().len()).collect();
         let columns: Vec<usize> = projection.cloned().unwrap_or_else(all);
         let mut plans: Vec<Arc<dyn ExecutionPlan>> = Vec::new();
-        if let Some(compacted) = &self.compacted {
+        let compacted = self.compacted.get_or_try_init(|| self.listing()).await?;
+        if let Some(compacted) = compacted {
             plans.push(
                 compacted
                     .scan(state, Some(&columns), filters, limit)
@@ -283,6 +271,7 @@ impl PartitionStream for Stream {
             rows: Arc::clone(&rows),
             wanted: Arc::clone(&self.wanted),
             schema: Arc::clone(&self.schema),
+            left_out: Arc::clone(&blocks.left_out),
             open: true,
         };
         let files = self.files.clone();
@@ -313,6 +302,7 @@ struct Output {
     rows: Arc<Rows>,
     wanted: Arc<Vec<SqlColumn>>,
     schema: SchemaRef,
+    left_out: Arc<LeftOut>,
     /// Whether the query wants more.
     open: bool,
 }
@@ -350,7 +340,7 @@ impl TakeRows for Output {
     }
 
     fn damage(&mut self, damage: Damage) {
-        eprintln!("strata: warning: left out: {damage}");
+        self.left_out.add(damage);
     }
 }
 

@@ -4,6 +4,7 @@ mod change;
 #[cfg(test)]
 mod described;
 mod look;
+mod parameters;
 mod verify;
 
 use std::net::SocketAddr;
@@ -86,7 +87,8 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         .route("/ask", get(askable).post(question))
         .route("/questions", get(questions).post(change::keep_question))
         .route("/questions/{name}", delete(change::forget_question))
-        .method_not_allowed_fallback(not_allowed);
+        .method_not_allowed_fallback(not_allowed)
+        .route_layer(middleware::from_fn(parameters::known));
     Router::new()
         .nest("/api/v1", api)
         .fallback(assets::asset)
@@ -104,7 +106,7 @@ async fn not_allowed() -> Refused {
 async fn bounded(request: Request, next: middleware::Next) -> Response {
     let target = request.uri().path_and_query();
     if target.is_some_and(|target| target.as_str().len() > TARGET_BYTES_MAX) {
-        let error = format!("an address has at most {TARGET_BYTES_MAX} bytes");
+        let error = format!("a URL has at most {TARGET_BYTES_MAX} bytes");
         return Refused::new(StatusCode::URI_TOO_LONG, "too_large", error).into_response();
     }
     next.run(request).await

@@ -1,5 +1,7 @@
-//! Questions of a log, in SQL or Marple's language: asked of a program that answers in CSV, since an
-//! answer may take any memory, and DataFusion is not a part of this one.
+//! Questions of a log, in SQL or Marple's language: asked of a program, since an answer may take any memory, and
+//! DataFusion is not a part of this one.
+
+mod answer;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -13,12 +15,11 @@ use strata_gpv::marple::SHIPPED;
 use utoipa::ToSchema;
 
 use crate::app::App;
-use crate::child::{self, Answered, NoAnswer};
+use crate::child::{self, NoAnswer};
 use crate::refused::Refused;
 use crate::saved::{Language, QUESTION_BYTES_MAX};
 use crate::search::quoted;
 use crate::shape::Shape;
-use crate::times;
 
 /// The program for SQL.
 const SQL: &str = "strata-sql";
@@ -29,8 +30,6 @@ const AFTER: Duration = Duration::from_secs(60);
 const BYTES_MAX: u64 = 32 << 20;
 const ROWS_MAX: usize = 100_000;
 const ROWS_USUAL: usize = 10_000;
-/// Integers below this JavaScript keeps exact; larger ones may have been rounded to it.
-const EXACT_END: f64 = 9_007_199_254_740_992.0;
 
 /// A question.
 #[derive(Debug, Deserialize)]
@@ -113,7 +112,7 @@ pub(crate) struct QuestionParameter {
 
 pub(crate) fn askable(app: &App) -> Askable {
     let has_sql = has_sql(app);
-    let missing = format!("{SQL} is neither beside strata nor in the path: `make sql` builds it");
+    let missing = format!("{SQL} is neither beside strata nor in PATH: `make sql` builds it");
     let has_marple = app.spec.program.is_file();
     let tables = [Table::Packets, Table::Flows].map(|table| {
         let columns = table.specs().iter().map(|spec| {
@@ -196,7 +195,7 @@ fn command(
                 let error = format!("{SQL} is not installed: `make sql` builds it");
                 Refused::new(StatusCode::NOT_IMPLEMENTED, "missing_tool", error)
             })?;
-            let mut arguments = vec![String::from("--format=csv"), String::from("--write=-")];
+            let mut arguments = vec![String::from("--typed"), String::from("--write=-")];
             arguments.push(format!("--sort-memory={SQL_MEMORY}"));
             arguments.extend(key);
             arguments.extend([String::from("--"), dir.to_owned(), asked.text.clone()]);
@@ -254,11 +253,12 @@ fn shown(asked: &Question, dir: &str, shape: &Shape) -> String {
 pub(crate) struct AnswerTable {
     columns: Vec<AnswerColumn>,
     rows: Vec<Vec<Value>>,
-    /// The column of amounts, from 0 on, by which the rows are sorted, largest first. Groups are where the question
-    /// leaves the order open; null for another order.
+    /// The column of amounts, from 0 on, by which all rows of the answer are sorted, largest first, also those that
+    /// are cut off. Groups are where the question leaves the order open; null for another order, and where the end of
+    /// the answer is not known.
     #[schema(required)]
     sorted_by: Option<usize>,
-    /// If not all rows are there: why.
+    /// If not all rows are there: why, as where a file of the log is missing.
     #[schema(required)]
     truncated: Option<String>,
     seconds: f64,
@@ -277,8 +277,10 @@ pub(crate) struct AnswerColumn {
     measure: bool,
 }
 
-/// What values of a column look like.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, ToSchema)]
+/// What a column holds, by its type in the language of the question. A `time` is RFC 3339. Of a `number`, NaN and
+/// infinite ones are null. A column with integers of 2^53 or more, which JavaScript would round, is `text`; so are
+/// bytes, in hexadecimal, and lists, in JSON.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum ColumnType {
     Text,
@@ -290,7 +292,7 @@ pub(crate) enum ColumnType {
 /// Asks.
 pub(crate) async fn ask(app: &App, asked: &Question) -> Result<AnswerTable, Refused> {
     if asked.text.trim().is_empty() || asked.text.len() > QUESTION_BYTES_MAX {
-        let error = format!("a question has from 1 to {QUESTION_BYTES_MAX} bytes");
+        let error = format!("a query has from 1 to {QUESTION_BYTES_MAX} bytes");
         return Err(Refused::invalid("text", error));
     }
     let dir = app.logs.dir(&asked.log)?.display().to_string();
@@ -319,193 +321,33 @@ pub(crate) async fn ask(app: &App, asked: &Question) -> Result<AnswerTable, Refu
             Refused::new(StatusCode::GATEWAY_TIMEOUT, "timeout", error)
         }
     })?;
-    if !answered.succeeded && answered.output.is_empty() {
+    let language = asked.language;
+    // What was written before an error is no answer.
+    let is_answer = match language {
+        Language::Sql => answered.is_cut || answer::is_whole(&answered.output),
+        Language::Marple => answered.succeeded || !answered.output.is_empty(),
+    };
+    if !is_answer {
         return Err(Refused::invalid("text", answered.said.trim()));
     }
-    let read = table(&answered, rows_max, &shape)?;
-    let notes = answered
-        .said
-        .lines()
-        .map(str::trim)
-        .filter(|line| !line.is_empty());
+    let lines = answered.said.lines().map(str::trim);
+    let notes = lines.filter(|line| !line.is_empty());
+    let notes = notes.map(str::to_owned).collect();
+    let command = shown(asked, &dir, &shape);
+    let read = tokio::task::spawn_blocking(move || match language {
+        Language::Sql => answer::of_sql(&answered, rows_max, &shape),
+        Language::Marple => answer::of_marple(&answered, rows_max, &shape),
+    });
+    let read = read
+        .await
+        .map_err(|error| Refused::internal(error.to_string()))??;
     Ok(AnswerTable {
         columns: read.columns,
         rows: read.rows,
         sorted_by: read.sorted_by,
         truncated: read.truncated,
         seconds: since.elapsed().as_secs_f64(),
-        command: shown(asked, &dir, &shape),
-        notes: notes.map(str::to_owned).collect(),
+        command,
+        notes,
     })
-}
-
-/// The columns and rows of an answer, in its order.
-struct ReadTable {
-    columns: Vec<AnswerColumn>,
-    rows: Vec<Vec<Value>>,
-    sorted_by: Option<usize>,
-    truncated: Option<String>,
-}
-
-/// An answer in CSV as columns and rows; where the question leaves the order open, by the first amount,
-/// largest first.
-fn table(answered: &Answered, rows_max: usize, shape: &Shape) -> Result<ReadTable, Refused> {
-    let wrong =
-        |error: csv::Error| Refused::internal(format!("the answer cannot be parsed: {error}"));
-    let mut whole = &answered.output[..];
-    if answered.is_cut {
-        let end = whole.iter().rposition(|byte| *byte == b'\n');
-        whole = match end {
-            Some(end) => &whole[..=end],
-            None => &[],
-        };
-    }
-    let mut reader = csv::ReaderBuilder::new().flexible(true).from_reader(whole);
-    let names: Vec<String> = reader
-        .headers()
-        .map_err(wrong)?
-        .iter()
-        .map(str::to_owned)
-        .collect();
-    let mut rows: Vec<csv::StringRecord> = Vec::new();
-    let mut truncated = answered.is_cut.then(|| {
-        format!(
-            "the answer has more than {} MiB: narrow the query",
-            BYTES_MAX >> 20
-        )
-    });
-    for record in reader.records() {
-        if rows.len() == rows_max {
-            truncated = Some(format!(
-                "there are more than {rows_max} rows: narrow the query, or raise the limit of \
-                 rows"
-            ));
-            break;
-        }
-        rows.push(record.map_err(wrong)?);
-    }
-    let kind = |at| match shape.is_time(at) {
-        true => ColumnType::Time,
-        false => kind(&rows, at),
-    };
-    let kinds: Vec<ColumnType> = (0..names.len()).map(kind).collect();
-    let is_measure =
-        |at: usize| kinds[at] == ColumnType::Number && shape.is_measure(at, &names[at]);
-    let measures: Vec<usize> = (0..names.len()).filter(|at| is_measure(*at)).collect();
-    let number = |row: &csv::StringRecord, at| {
-        let text = row.get(at).unwrap_or("");
-        text.parse::<f64>().ok()
-    };
-    if !shape.is_ordered
-        && let Some(&first) = measures.first()
-    {
-        // Stable: rows with the same amount stay as they came.
-        rows.sort_by(|a, b| {
-            let amount = |row| number(row, first).unwrap_or(f64::NEG_INFINITY);
-            amount(b).total_cmp(&amount(a))
-        });
-    }
-    let falls = |at: &usize| {
-        let pairs = rows.windows(2);
-        pairs
-            .map(|two| (number(&two[0], *at), number(&two[1], *at)))
-            .all(|(a, b)| a >= b)
-    };
-    let sorted = measures.iter().copied().find(falls);
-    let columns = names.into_iter().zip(&kinds).enumerate();
-    let columns = columns.map(|(at, (name, kind))| AnswerColumn {
-        name,
-        r#type: *kind,
-        measure: measures.contains(&at),
-    });
-    let cells = rows.iter().map(|row| {
-        let cells = kinds.iter().enumerate().map(|(at, kind)| {
-            let text = row.get(at).unwrap_or("");
-            match *kind {
-                _ if text.is_empty() => Value::Null,
-                ColumnType::Time if shape.is_time(at) => {
-                    let ns = text.parse();
-                    Value::from(ns.map_or_else(|_| text.to_owned(), times::text))
-                }
-                ColumnType::Number => Value::from(text.parse::<f64>().ok()),
-                ColumnType::Bool => Value::from(text == "true"),
-                ColumnType::Time | ColumnType::Text => Value::from(text),
-            }
-        });
-        cells.collect()
-    });
-    Ok(ReadTable {
-        columns: columns.collect(),
-        rows: cells.collect(),
-        sorted_by: sorted,
-        truncated,
-    })
-}
-
-/// What a column's values look like. Numbers that would lose digits stay text.
-fn kind(rows: &[csv::StringRecord], at: usize) -> ColumnType {
-    let values = rows
-        .iter()
-        .filter_map(|row| row.get(at))
-        .filter(|text| !text.is_empty());
-    let are = |is: fn(&str) -> bool| values.clone().all(is) && values.clone().next().is_some();
-    let is_number = |text: &str| {
-        let number = text.parse::<f64>().ok();
-        number.is_some_and(|number| number.is_finite() && number.abs() < EXACT_END)
-    };
-    let is_time = |text: &str| text.len() >= 19 && text.parse::<jiff::Timestamp>().is_ok();
-    if are(is_number) {
-        ColumnType::Number
-    } else if are(|text| matches!(text, "true" | "false")) {
-        ColumnType::Bool
-    } else if are(is_time) {
-        ColumnType::Time
-    } else {
-        ColumnType::Text
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-
-    #[test]
-    fn answers_are_read_with_their_kinds_and_bounds() {
-        let answered = |output: &str, is_cut| Answered {
-            output: output.as_bytes().to_vec(),
-            is_cut,
-            said: String::new(),
-            succeeded: true,
-        };
-        let unknown = Shape::ordered();
-        let csv = "name,count,big,at,ok\n\"a,b\",1,9007199254740993,2026-01-31T13:00:00Z,true\nx,,1,,false\n";
-        let read = table(&answered(csv, false), 10, &unknown).unwrap();
-        let kinds: Vec<Value> = read.columns.iter().map(|c| json!(c.r#type)).collect();
-        assert_eq!(kinds, ["text", "number", "text", "time", "bool"]);
-        assert_eq!(read.rows[0][0], "a,b");
-        assert_eq!(read.rows[1][1], Value::Null);
-        let first = table(&answered(csv, false), 1, &unknown).unwrap();
-        assert_eq!(first.rows.len(), 1);
-        let cut = table(&answered("a,b\n1,2\n3,", true), 10, &unknown).unwrap();
-        assert_eq!(json!(cut.rows), json!([[1.0, 2.0]]));
-        assert!(cut.truncated.unwrap().contains("MiB"));
-        // The amount orders, not the port, unless the question has an order of its own.
-        let csv = "dst_port,count(*)\n1,2\n9,30\n5,4\n";
-        let rows = |shape: &Shape| {
-            let read = table(&answered(csv, false), 10, shape).unwrap();
-            let measures: Vec<bool> = read.columns.iter().map(|c| c.measure).collect();
-            (json!(read.rows), read.sorted_by, measures)
-        };
-        let (by_amount, sorted, measures) = rows(&Shape::of_sql(
-            "select dst_port, count(*) from packets group by 1",
-        ));
-        assert_eq!(by_amount, json!([[9.0, 30.0], [5.0, 4.0], [1.0, 2.0]]));
-        assert_eq!(sorted, Some(1));
-        assert_eq!(measures, [false, true]);
-        let (as_asked, sorted, _) = rows(&unknown);
-        assert_eq!(as_asked, json!([[1.0, 2.0], [9.0, 30.0], [5.0, 4.0]]));
-        assert_eq!(sorted, None);
-    }
 }

@@ -12,7 +12,7 @@ const FILES: &[File] = include!(concat!(env!("OUT_DIR"), "/assets.rs"));
 
 /// The answer where the page was not built.
 const MISSING: &str = "\
-This strata was built without its page: Node was not there. `make page build` makes both.
+This strata was built without its page, because Node was missing: `make page build` builds both.
 The API is at /api/v1 (crates/run/serve/openapi.yaml describes it).
 ";
 

@@ -137,7 +137,7 @@ impl PolicyAsked {
         if self.matches.trim().is_empty() {
             return Some(Refused::invalid(
                 "match",
-                "say which packets: host 10.0.0.9",
+                "no packets are selected: write a filter, such as host 10.0.0.9",
             ));
         }
         if let Err(error) = self.action.parse::<Action>() {

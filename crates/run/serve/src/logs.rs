@@ -106,7 +106,7 @@ pub(crate) fn lost_words(log: &Log) -> Result<Option<String>, Refused> {
     let texts: Vec<String> = texts.iter().map(|what| format!("the log {what}")).collect();
     let texts = texts.join("; ");
     Ok(Some(format!(
-        "{texts}; what is found may lack some of them (see strata info)"
+        "{texts}; the results may lack some of them (see strata info)"
     )))
 }
 

@@ -286,8 +286,11 @@ pub(crate) fn of_flow(
 }
 
 fn flow_of(id: &str) -> Result<FlowKey, Refused> {
-    let missing =
-        || Refused::not_found(format!("'{id}' is not a flow: follow a link of the search"));
+    let missing = || {
+        Refused::not_found(format!(
+            "'{id}' is not a flow: follow a link from the search"
+        ))
+    };
     flow_id::parse(id).ok_or_else(missing)
 }
 

@@ -131,7 +131,7 @@ impl Saved {
             all.retain(|known| known.name != name);
             match all.len() == before {
                 true => Err(Refused::not_found(format!(
-                    "there is no kept question '{name}'"
+                    "there is no saved query '{name}'"
                 ))),
                 false => Ok(()),
             }
@@ -162,7 +162,7 @@ fn read(file: &Path) -> Result<Vec<KeptQuestion>, Refused> {
     match fs::metadata(file) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
         Ok(about) if about.len() > FILE_BYTES_MAX => {
-            return Err(wrong(String::from("too large for a file of questions")));
+            return Err(wrong(String::from("too large for a file of queries")));
         }
         _ => {}
     }

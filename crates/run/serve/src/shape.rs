@@ -35,8 +35,8 @@ pub(crate) struct Shape {
     pub(crate) is_ordered: bool,
     /// By which column the program that answers is to sort, largest first.
     pub(crate) sort: Option<String>,
-    /// Columns that hold nanoseconds since 1970.
-    times: Vec<usize>,
+    /// What the columns of an answer in Marple's language hold; empty for SQL.
+    pub(crate) kinds: Vec<ValueKind>,
 }
 
 #[derive(Debug, Default)]
@@ -77,13 +77,11 @@ impl Shape {
 
     fn of_program(program: &Program) -> Self {
         let (names, kinds) = (program.names(), program.kinds());
-        let is_time = |at: &usize| kinds[*at] == ValueKind::Time;
-        let times = (0..kinds.len()).filter(is_time).collect();
         if program.is_of_packets() {
             // In the order of their times.
             return Self {
                 is_ordered: true,
-                times,
+                kinds,
                 ..Self::default()
             };
         }
@@ -97,7 +95,7 @@ impl Shape {
             keys: Keys::First(keys),
             is_ordered: true,
             sort: sort.map(|at| names[at].clone()),
-            times,
+            kinds,
         }
     }
 
@@ -138,11 +136,6 @@ impl Shape {
             Keys::Unknown => false,
         };
         !is_key && !NAMES.contains(&name.as_str())
-    }
-
-    /// Whether a column has nanoseconds since 1970.
-    pub(crate) fn is_time(&self, at: usize) -> bool {
-        self.times.contains(&at)
     }
 }
 

@@ -403,7 +403,7 @@ fn check_coding(headers: &HeaderMap) -> Result<(), Refused> {
     if codings.next().is_none_or(is_known) && codings.next().is_none() {
         return Ok(());
     }
-    let error = "only 'Transfer-Encoding: chunked' is understood here";
+    let error = "only 'Transfer-Encoding: chunked' is supported";
     Err(Refused::new(StatusCode::NOT_IMPLEMENTED, "invalid", error))
 }
 

@@ -18,7 +18,7 @@ use strata_query::{
     export as export_packets, export_flow_table, export_flows, export_packet_table,
 };
 use strata_rules::Action;
-use strata_store::{Damage, Log};
+use strata_store::{Damage, Log, damage_counts, damage_texts};
 use strata_wire::count_of;
 use utoipa::ToSchema;
 
@@ -445,12 +445,13 @@ impl Left {
             let packets = count_of(self.untested, "packet");
             format!("{packets} left out untested: the filter tests bytes that were not kept")
         });
-        let damaged = self.damage.first().map(|first| {
-            let (places, packets) = (self.damage.len(), self.packets);
-            match packets {
-                0 => format!("{places} damaged places were skipped, the first: {first}"),
-                _ => format!(
-                    "{places} damaged places were skipped and {packets} packets left out, the first: {first}"
+        let damaged = damage_counts(&self.damage).map(|counts| {
+            let first = damage_texts(&self.damage);
+            let first = first.first().map_or("", String::as_str);
+            match self.packets {
+                0 => format!("{counts} were skipped, the first: {first}"),
+                packets => format!(
+                    "{counts} were skipped and {packets} packets left out, the first: {first}"
                 ),
             }
         });

@@ -8,7 +8,7 @@ use axum::response::Response;
 use serde::Serialize;
 use strata_archive::{Verified, verify_telling};
 use strata_control::api::Connection;
-use strata_store::{Log, Part};
+use strata_store::{Log, Part, damage_texts};
 use utoipa::ToSchema;
 
 use super::Shared;
@@ -83,12 +83,12 @@ pub(super) async fn verify(
         let last = match verified {
             Ok(None) => return,
             Ok(Some(verified)) => {
-                let places = verified.damage.iter().take(DAMAGE_MAX);
+                let places = damage_texts(&verified.damage).into_iter();
                 VerifyEvent {
                     share: Some(1.0),
                     files: Some(verified.files),
                     bytes: Some(verified.bytes),
-                    damaged: Some(places.map(ToString::to_string).collect()),
+                    damaged: Some(places.take(DAMAGE_MAX).collect()),
                     ..VerifyEvent::new(VerifyStage::Done)
                 }
             }

@@ -114,7 +114,7 @@ pub(crate) struct FlowRow {
     /// Largest share of trees for the class of one of its packets, 0 to 1.
     #[schema(required)]
     score: Option<f64>,
-    /// TLS server name, HTTP host or DNS name.
+    /// TLS server name, HTTP host, DNS name or name in a TLS certificate.
     #[schema(required)]
     name: Option<String>,
     #[schema(required)]
@@ -204,7 +204,7 @@ impl Found {
         }
         let reason = self.kept.reason.as_ref()?;
         Some(format!(
-            "no packet that was found was kept for {}: write the reason exactly as packets have it",
+            "none of the packets found was kept for {}: write the reason exactly as packets have it",
             Printable(reason)
         ))
     }

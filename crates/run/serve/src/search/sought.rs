@@ -80,7 +80,7 @@ impl Asked {
         };
         let flow = self.flow.as_deref().map(|id| {
             let wrong =
-                || Refused::invalid("flow", "this is not a flow: follow a link of the search");
+                || Refused::invalid("flow", "this is not a flow: follow a link from the search");
             flow_id::parse(id).ok_or_else(wrong)
         });
         let granularity = not_empty(&self.granularity);
