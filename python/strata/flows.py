@@ -43,7 +43,7 @@ def read(paths: Sequence[str | Path], by: str) -> tuple[dict[str, np.ndarray], n
             if missing:
                 raise FlowsError(
                     f"{path}: no column {', '.join(sorted(missing))}: "
-                    "is it of `strata gpv features`?"
+                    "was it written by `strata gpv features`?"
                 )
             for row in rows:
                 # Flows without a label teach nothing.
@@ -89,7 +89,7 @@ def judge(
     flows = Counter(classes.tolist())
     names = sorted(name for name, count in flows.items() if count >= FLOWS_MIN)
     if len(names) < 2:
-        raise FlowsError(f"fewer than two classes of {FLOWS_MIN} flows")
+        raise FlowsError(f"fewer than two classes have {FLOWS_MIN} flows: label more flows")
     kept = np.isin(classes, names)
     judged: dict[str, dict[str, dict[str, float]]] = {"f1": {}, "recall": {}}
     for title, features in SETS.items():
@@ -97,7 +97,7 @@ def judge(
         if test is not None:
             seen = np.isin(test[1], names)
             if not seen.any():
-                raise FlowsError("the flows to judge on have none of the classes that were trained")
+                raise FlowsError("the test flows have none of the trained classes")
             truth = test[1][seen]
             forest = _forest(seed, jobs).fit(x, y)
             predicted = forest.predict(_matrix(test[0], features)[seen])

@@ -12,14 +12,16 @@ made good by the next one, and no file is in a table twice.
 import hashlib
 import json
 import random
+import re
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.exceptions import (
@@ -30,7 +32,7 @@ from pyiceberg.exceptions import (
     TableAlreadyExistsError,
     ValidationException,
 )
-from pyiceberg.expressions import EqualTo
+from pyiceberg.expressions import And, EqualTo, In, NotEqualTo, Or
 from pyiceberg.io.pyarrow import (
     compute_statistics_plan,
     data_file_statistics_from_parquet_metadata,
@@ -56,6 +58,11 @@ PARTITIONS = ("sensor", "hour", "retention")
 PARTITION_ID = 1001
 # Attempts to commit while other sensors commit too.
 ATTEMPTS = 50
+# The property of a table that holds the identity of a sensor's log begins with this.
+LOG_OF = "strata.log."
+# Letters, digits, '.', '_' and '-', up to this length; see `check_sensor`.
+SENSOR_LENGTH = 128
+SENSOR = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{SENSOR_LENGTH - 1}}}")
 # pyiceberg would append the same files again, to a table that has them meanwhile.
 NO_RETRIES = {"commit.retry.num-retries": "0"}
 
@@ -105,11 +112,33 @@ def catalog(name: str, warehouse: str | None) -> Catalog:
         return load_catalog("strata", type=kind, uri=name, **properties)
 
 
+def check_sensor(name: str) -> None:
+    """Raises `LakeError` if a sensor cannot have this name."""
+    if not SENSOR.fullmatch(name) or ".." in name:
+        raise LakeError(
+            f"--sensor {name!r}: not a name of a sensor: 1 to {SENSOR_LENGTH} letters (a to z), "
+            "digits, dots, dashes and underscores, beginning with a letter or digit, without '..'"
+        )
+
+
+@contextmanager
+def _reading(what: str | Path) -> Iterator[None]:
+    """Turns errors of reading a log into `LakeError`: they are not the catalog's."""
+    try:
+        yield
+    except (OSError, KeyError, ValueError, pa.ArrowException) as error:
+        raise LakeError(
+            f"{what}: cannot read this file of the log: {error}; `strata verify` checks the log"
+        ) from error
+
+
 def identity(log: Path) -> str:
     """What tells this log from all others, wherever it is."""
     # Raises an error if there is no log.
     logs.files(log, "packets")
-    recordings = json.loads((log / "manifest.json").read_text())["recordings"]
+    manifest = log / "manifest.json"
+    with _reading(manifest):
+        recordings = json.loads(manifest.read_text())["recordings"]
     if not recordings:
         raise LakeError(f"{log}: nothing was recorded yet")
     first = recordings[0]
@@ -123,21 +152,24 @@ def part_files(log: Path, table: str) -> list[PartFile]:
     if not archive.exists():
         raise LakeError(f"{log}: nothing is compacted yet: run `strata compact {log}`")
     found = []
-    for part in json.loads(archive.read_text())["parts"]:
+    with _reading(archive):
+        parts = json.loads(archive.read_text())["parts"]
+    for part in parts:
         for file in part["files"]:
             if file["kind"] != table:
                 continue
             name = file["name"]
             if name.endswith(".age"):
                 raise LakeError(
-                    f"{log}: the log is encrypted, and no engine could read its files: query it "
+                    f"{log}: the log is encrypted, so no engine can read its files: query it "
                     f"with `strata query {log} --key FILE`"
                 )
             # Locations are plain text: nothing in them is escaped.
             url = name if "://" in name else f"file://{log.resolve() / name}"
             if "#" in url or "?" in url:
                 raise LakeError(
-                    f"{url}: no engine finds a file with # or ? in its name: rename the directory"
+                    f"{url}: no engine can open a file with # or ? in its path: rename the "
+                    "directory"
                 )
             found.append(PartFile(url, file["bytes"], part["hour"], part["retention"]))
     return found
@@ -155,8 +187,10 @@ def publish(
     """Makes the tables `NAMESPACE.packets` and `NAMESPACE.flows` have exactly the compacted files
     of this log, as those of this sensor; they are created if they are not there.
 
-    With `replace`, the log takes the place of another one of this sensor. Raises `LakeError`, or
-    an error of the catalog."""
+    With `replace`, the log takes the place of another one of this sensor; and a sensor as which
+    the log was published before is renamed to this one. Raises `LakeError`, or an error of the
+    catalog."""
+    check_sensor(sensor)
     log = Path(log)
     log_id = identity(log)
     first = {table: part_files(log, table) for table in TABLES}
@@ -204,7 +238,7 @@ def _table(lake: Catalog, name: str, files: list[PartFile]) -> Table | None:
 def _schema(lake: Catalog, file: PartFile) -> tuple[Schema, NameMapping]:
     """The columns of a data file, with ids in their order, and those of partitions."""
     io = lake._load_file_io({}, file.url)
-    with io.new_input(file.url).open() as opened:
+    with _reading(file.url), io.new_input(file.url).open() as opened:
         arrow = pq.read_schema(opened).remove_metadata()
     mapping = NameMapping(
         [MappedField(field_id=at, names=[name]) for at, name in enumerate(arrow.names, start=1)]
@@ -223,7 +257,7 @@ def _synchronise(
     """Gives the table the files of this log as those of the sensor, all in one snapshot, unless
     it has them."""
     name = ".".join(table.name())
-    mine = f"strata.log.{sensor}"
+    mine = LOG_OF + sensor
     if any(table.properties.get(key) != value for key, value in NO_RETRIES.items()):
         with table.transaction() as transaction:
             transaction.set_properties(NO_RETRIES)
@@ -243,39 +277,98 @@ def _synchronise(
             listed[file.file_path] = file
         # Read after the table: a publication of an earlier state cannot be committed over a later.
         wanted = {file.url: file for file in part_files(log, kind)}
+        others, elsewhere = _elsewhere(table, sensor, log_id, wanted)
+        if others and not replace:
+            raise LakeError(_is_elsewhere(name, sensor, others))
+        # Files are deleted by path, whatever their sensor.
+        twice = {file.file_path for file in elsewhere}
         kept = {
             url
             for url, file in wanted.items()
-            if there[url] == 1 and listed[url].file_size_in_bytes == file.bytes and before == log_id
+            if there[url] == 1
+            and listed[url].file_size_in_bytes == file.bytes
+            and before == log_id
+            and url not in twice
         }
         added = [file for url, file in wanted.items() if url not in kept]
-        removed = [file for url, file in listed.items() if url not in kept]
-        if not added and not removed and before == log_id:
+        removed = [file for url, file in listed.items() if url not in kept] + elsewhere
+        renamed = [key for other in others if table.properties.get(key := LOG_OF + other) == log_id]
+        if not added and not removed and not renamed and before == log_id:
             return _published(table, sensor, 0, 0)
-        for file in added:
-            if file not in made:
-                made[file] = _data_file(table, file, sensor)
         try:
-            _commit(table, [made[file] for file in added], removed, {mine: log_id})
+            for file in added:
+                if file not in made:
+                    made[file] = _data_file(table, file, sensor)
+        except LakeError:
+            if set(added) <= set(part_files(log, kind)):
+                raise
+            # Compaction or `prune` has deleted the file meanwhile.
+            continue
+        try:
+            _commit(table, [made[file] for file in added], removed, {mine: log_id}, renamed)
             return _published(table, sensor, len(added), len(removed))
         except (CommitFailedException, CommitStateUnknownException, ValidationException):
             # Another one was faster, or it is not known: the table now says what is left to do.
             time.sleep(random.uniform(0, 0.05 * min(attempt + 1, 20)))
             table = table.refresh()
     raise LakeError(
-        f"{name}: {ATTEMPTS} attempts to commit failed, because others commit all the time"
+        f"{name}: {ATTEMPTS} attempts to commit failed, because others keep committing: try again"
+    )
+
+
+def _elsewhere(
+    table: Table, sensor: str, log_id: str, wanted: dict[str, PartFile]
+) -> tuple[list[str], list[DataFile]]:
+    """Other sensors to which this log or any of its files belongs, and these files: those of
+    sensors whose log it is, and of others those that the log has now."""
+    ids = table.properties.items()
+    keys = [key for key, value in ids if key.startswith(LOG_OF) and value == log_id]
+    others = {key.removeprefix(LOG_OF) for key in keys} - {sensor}
+    found: list[DataFile] = []
+    if table.current_snapshot() is not None and (others or wanted):
+        hours = {file.hour for file in wanted.values()}
+        theirs = Or(In("sensor", others), In("hour", hours))
+        scan = table.scan(row_filter=And(NotEqualTo("sensor", sensor), theirs))
+        for task in scan.plan_files():
+            if _sensor_of(task.file) in others or task.file.file_path in wanted:
+                found.append(task.file)
+    return sorted(others | {_sensor_of(file) for file in found}), found
+
+
+def _sensor_of(file: DataFile) -> str:
+    return str(file.partition[PARTITIONS.index("sensor")])
+
+
+def _is_elsewhere(table: str, sensor: str, others: list[str]) -> str:
+    names = " and ".join(f"'{other}'" for other in others)
+    many = "s" if len(others) > 1 else ""
+    return (
+        f"{table}: this log, or a copy of it, is published there as sensor{many} {names}: as "
+        f"'{sensor}' too, its rows would count twice: give --sensor {others[0]}, or --replace to "
+        f"rename the sensor{many} to '{sensor}'"
     )
 
 
 def _commit(
-    table: Table, added: list[DataFile], removed: list[DataFile], properties: dict[str, str]
+    table: Table,
+    added: list[DataFile],
+    removed: list[DataFile],
+    properties: dict[str, str],
+    forgotten: list[str],
 ) -> None:
     with table.transaction() as transaction:
         transaction.set_properties(properties)
+        if forgotten:
+            transaction.remove_properties(*forgotten)
         if not added and not removed:
             return
         update = transaction.update_snapshot()
         with update.overwrite() if removed else update.fast_append() as snapshot:
+            if removed:
+                # All manifests with their files: of two files with one path, pyiceberg would look
+                # for the partition of one.
+                sensors = {_sensor_of(file) for file in removed}
+                snapshot.delete_by_predicate(In("sensor", sensors))
             for file in added:
                 snapshot.append_data_file(file)
             for file in removed:
@@ -297,7 +390,7 @@ def _published(table: Table, sensor: str, added: int, removed: int) -> Published
 
 def _data_file(table: Table, file: PartFile, sensor: str) -> DataFile:
     metadata = table.metadata
-    with table.io.new_input(file.url).open() as opened:
+    with _reading(file.url), table.io.new_input(file.url).open() as opened:
         footer = pq.read_metadata(opened)
     known = {column.name for column in table.schema().columns}
     new = [name for name in footer.schema.to_arrow_schema().names if name not in known]

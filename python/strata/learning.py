@@ -253,15 +253,17 @@ def _check_beside(data: Snapshots, beside: dict[str, Any] | None) -> None:
     window = int(data.settings["strata.window_ns"])
     if beside["window_ns"] != window:
         raise SnapshotError(
-            f"the model beside has windows of {beside['window_ns'] / 1e6:g} ms, this traffic was "
-            f"seen in windows of {window / 1e6:g} ms: use --window-ms"
+            f"the other model (--model) has windows of {beside['window_ns'] / 1e6:g} ms, this "
+            f"traffic was seen in windows of {window / 1e6:g} ms: name another model, or write the "
+            "features with `strata features --window-ms`"
         )
     if any(c["name"] == UNUSUAL for c in beside["classes"]):
         raise SnapshotError(
-            f"the model beside was learnt, it has a class '{UNUSUAL}': name another"
+            f"the other model (--model) was learnt too: it has the class '{UNUSUAL}': name a model "
+            "trained on labels"
         )
     if sum(not c["anomalous"] for c in beside["classes"]) == 0:
-        raise SnapshotError("the model beside has no class of ordinary traffic")
+        raise SnapshotError("the other model (--model) has no class of ordinary traffic")
 
 
 def _ordinary_class(classes: Sequence[dict[str, Any]]) -> int:
@@ -430,8 +432,8 @@ def _learnt(
         problems.append(f"no service has {SERVICE_FLOWS_MIN} flows: capture longer")
     if max(shares) > 5 * options.alarm:
         problems.append(
-            f"the traffic changes: {max(shares):.1%} of the payload of a part of the time looks "
-            f"unusual to the rest, {options.alarm:.1%} on average: capture longer"
+            f"the traffic changes: {max(shares):.1%} of the payload in one quarter of the time "
+            f"looks unusual, {options.alarm:.1%} on average: capture longer"
         )
     return {
         "packets": len(data),
@@ -452,17 +454,18 @@ def as_text(learnt: dict[str, Any]) -> str:
     lines = [
         f"Learnt from {learnt['packets']:,} packets of {learnt['flows']:,} flows in "
         f"{learnt['hours']:g} hours; {learnt['services_known']} of {learnt['services']} services "
-        f"have the {SERVICE_FLOWS_MIN} flows that it takes to know one."
+        f"have the {SERVICE_FLOWS_MIN} flows that are needed to know a service."
     ]
     if learnt["excluded_near_alerts"]:
         lines.append(
-            f"{learnt['excluded_near_alerts']:,} packets are under an alert or near one: left out."
+            f"{learnt['excluded_near_alerts']:,} packets left out, because they are under an alert "
+            "or near one."
         )
     names = ", ".join(f"{k} ({v:,})" for k, v in learnt["largest_services"].items())
     if names:
         lines.append(f"Services known, as protocol/port (flows): {names}.")
     parts = ", ".join(f"{s:.1%}" for s in learnt["unusual_by_part"])
-    lines.append(f"Payload that is unusual to the rest of the time, by quarter: {parts}.")
+    lines.append(f"Unusual payload by quarter of the time, judged by the other quarters: {parts}.")
     lines += [f"Too little: {problem}." for problem in learnt["problems"]]
     if not learnt["problems"]:
         lines.append("Enough: the model is of use.")

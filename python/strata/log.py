@@ -10,6 +10,7 @@ describes them, and nothing is copied.
 """
 
 import json
+import re
 import warnings
 from pathlib import Path
 
@@ -47,6 +48,12 @@ def not_compacted(log: str | Path) -> int:
     return len(names - {file["name"] for file in gone})
 
 
+def _literal(name: str) -> str:
+    """A file's name for DuckDB's SQL, which takes `*`, `?` and `[` in it for a pattern."""
+    plain = re.sub(r"[*?\[]", r"[\g<0>]", name)
+    return "'" + plain.replace("'", "''") + "'"
+
+
 def connect(log: str | Path) -> duckdb.DuckDBPyConnection:
     """A DuckDB connection with the views `packets` and `flows`. Warns if some of the
     log is still in block files; raises `LogError` if all of it is, or it is encrypted."""
@@ -67,6 +74,6 @@ def connect(log: str | Path) -> duckdb.DuckDBPyConnection:
         )
     connection = duckdb.connect()
     for table, names in tables.items():
-        paths = ", ".join("'" + name.replace("'", "''") + "'" for name in names)
+        paths = ", ".join(_literal(name) for name in names)
         connection.execute(f"CREATE VIEW {table} AS SELECT * FROM read_parquet([{paths}])")
     return connection

@@ -5,6 +5,7 @@ import json
 import logging
 import os
 import re
+import signal
 import sys
 import warnings
 from collections.abc import Iterable
@@ -12,10 +13,15 @@ from pathlib import Path
 from typing import Any
 
 from .program import ProgramError
-from .snapshots import SnapshotError
+from .snapshots import Named, SnapshotError
 
 # Exit status of a model that was made, but misses the requirements.
 MISSED = 3
+# Of an interrupted command, as shells have it for SIGINT.
+INTERRUPTED = 130
+
+
+LAST_NAME_HELP = "name of the last file in messages and in the model: it may be in memory"
 
 
 def parser() -> argparse.ArgumentParser:
@@ -141,6 +147,7 @@ def parser() -> argparse.ArgumentParser:
     )
     train.add_argument("--jobs", type=int, default=2, metavar="N", help="number of threads")
     train.add_argument("--quiet", action="store_true", help="show no progress bar")
+    train.add_argument("--last-name", metavar="NAME", help=LAST_NAME_HELP)
 
     learn = commands.add_parser("learn", help="learn what is ordinary at a site, without labels")
     learn.add_argument("snapshots", nargs="+", help="files of strata features -o FILE.parquet")
@@ -157,6 +164,7 @@ def parser() -> argparse.ArgumentParser:
     learn.add_argument("--seed", type=int, default=1, metavar="N")
     learn.add_argument("--jobs", type=int, default=2, metavar="N", help="number of threads")
     learn.add_argument("--quiet", action="store_true", help="show no progress bar")
+    learn.add_argument("--last-name", metavar="NAME", help=LAST_NAME_HELP)
 
     evaluate = commands.add_parser("evaluate", help="compute figures of the data plane's decisions")
     evaluate.add_argument("decisions", help="file of strata eval --decisions")
@@ -255,9 +263,19 @@ def quiet_libraries() -> None:
         logging.getLogger(name).setLevel(logging.ERROR)
 
 
+def _named(args: argparse.Namespace) -> list[str | Named]:
+    """The files with snapshots."""
+    files: list[str | Named] = list(args.snapshots)
+    if args.last_name is not None:
+        files[-1] = Named(args.snapshots[-1], args.last_name)
+    return files
+
+
 def _train(args: argparse.Namespace) -> None:
     check_outputs([args.output, args.report], args.snapshots)
     from .training import train
+
+    files = _named(args)
 
     options: dict[str, Any] = {
         "choose_features": args.choose_features,
@@ -287,7 +305,7 @@ def _train(args: argparse.Namespace) -> None:
         pairs = [shape.split("x") for shape in args.shape]
         options["shapes"] = tuple((int(trees), int(leaves)) for trees, leaves in pairs)
     model = train(
-        args.snapshots,
+        files,
         args.output,
         name=args.name,
         description=args.description,
@@ -315,7 +333,7 @@ def _learn(args: argparse.Namespace) -> None:
 
     beside = json.loads(Path(args.beside).read_text()) if args.beside else None
     model = learning.learn(
-        load(args.snapshots, unlabelled=True),
+        load(_named(args), unlabelled=True),
         beside,
         args.name,
         alarm=args.alarm,
@@ -432,8 +450,24 @@ def _publish(args: argparse.Namespace) -> None:
         warnings.warn(problem, stacklevel=2)
 
 
+def end_on_signals() -> None:
+    """From now on, SIGINT and SIGTERM end the command with `KeyboardInterrupt`. The terminal and
+    the program that started this one may both send it: further ones must not end the removal of
+    temporary files."""
+    numbers = (signal.SIGINT, signal.SIGTERM)
+
+    def end(*_: object) -> None:
+        for number in numbers:
+            signal.signal(number, signal.SIG_IGN)
+        raise KeyboardInterrupt
+
+    for number in numbers:
+        signal.signal(number, end)
+
+
 def main(arguments: list[str] | None = None) -> None:
-    """Runs a command; ends the process with a message on errors that users can cause."""
+    """Runs a command; ends the process with a message on errors that users can cause, and if it
+    is interrupted."""
     args = parser().parse_args(arguments)
     quiet_libraries()
     commands = {
@@ -448,6 +482,9 @@ def main(arguments: list[str] | None = None) -> None:
     }
     try:
         commands[args.command](args)
+    except KeyboardInterrupt:
+        print("strata: interrupted", file=sys.stderr)
+        sys.exit(INTERRUPTED)
     except BrokenPipeError:
         # The reader of our output has closed it.
         sys.stderr.close()

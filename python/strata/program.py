@@ -23,7 +23,7 @@ def find() -> str:
     if built.exists():
         return str(built)
     raise ProgramError(
-        "the program `strata` is not on the path: run `make build`, "
+        "the program `strata` is not in PATH: run `make build`, "
         "or name it in the variable STRATA_PROGRAM"
     )
 

@@ -214,8 +214,8 @@ def training_as_text(made: dict[str, Any]) -> str:
     )
     if labels.get("near_alert"):
         lines.append(
-            f"{labels['near_alarm']:,} of the packets without a label are near an alert; "
-            "what it says nothing about counts as benign, so attacks that it missed do too"
+            f"{labels['near_alert']:,} of the packets without a label are near an alert; "
+            "all others without an alert count as benign, and so do attacks that the IDS missed"
         )
     if labels.get("logged"):
         lines.append(

@@ -1,6 +1,7 @@
 """Snapshots: the features of each packet at the moment it arrived, and its label."""
 
 import json
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from dataclasses import field as dataclass_field
@@ -23,6 +24,20 @@ LEADING = ("frame", "ts_ns", "flow", "in_flow", "has_bucket", "wire_len", "label
 
 class SnapshotError(ValueError):
     """The file was not written by `strata features -o FILE.parquet`, or is not usable."""
+
+
+@dataclass(frozen=True)
+class Named:
+    """A file with another name in messages and models than its path, as if it is in memory."""
+
+    path: str
+    name: str
+
+    def __fspath__(self) -> str:
+        return self.path
+
+    def __str__(self) -> str:
+        return self.name
 
 
 @dataclass
@@ -102,7 +117,7 @@ def words(column: pa.ChunkedArray, missing: str = "") -> np.ndarray:
     return np.array([missing if word is None else word for word in column.to_pylist()])
 
 
-def _numbers(path: str | Path, name: str, column: pa.ChunkedArray) -> np.ndarray:
+def _numbers(path: str | Path | Named, name: str, column: pa.ChunkedArray) -> np.ndarray:
     """A column of numbers. The program writes finite ones only: no tree can split others, and no
     model file can hold them."""
     values = column.to_numpy()
@@ -117,7 +132,7 @@ def _numbers(path: str | Path, name: str, column: pa.ChunkedArray) -> np.ndarray
     return values
 
 
-def load(paths: Sequence[str | Path], *, unlabelled: bool = False) -> Snapshots:
+def load(paths: Sequence[str | Path | Named], *, unlabelled: bool = False) -> Snapshots:
     """Reads labelled snapshots; rows without label are skipped unless `unlabelled`, and so are
     packets that an earlier file has. The same addresses and ports in several files are one flow: a
     capture may be in several files. Raises `SnapshotError` if a file is something else, has no
@@ -126,13 +141,13 @@ def load(paths: Sequence[str | Path], *, unlabelled: bool = False) -> Snapshots:
     counts = dict.fromkeys(COUNTS, 0)
     for path in paths:
         try:
-            table = pq.read_table(path)
+            table = pq.read_table(os.fspath(path))
         except (OSError, pa.ArrowInvalid) as error:
             raise SnapshotError(f"{path}: cannot read: {error}") from error
         about = {k.decode(): v.decode() for k, v in (table.schema.metadata or {}).items()}
         here = {k: v for k, v in about.items() if k.startswith("strata.")}
         # Counts are known at the end of a file.
-        told = pq.read_metadata(path).metadata.get(b"strata.labels", b"{}")
+        told = pq.read_metadata(os.fspath(path)).metadata.get(b"strata.labels", b"{}")
         here.pop("strata.labels", None)
         told = json.loads(told)
         for name, count in {**told, **(told.get("of_logs") or {})}.items():
@@ -162,7 +177,7 @@ def load(paths: Sequence[str | Path], *, unlabelled: bool = False) -> Snapshots:
     counts["unlabelled"] = int(np.sum(~rows))
     if not rows.any() and not unlabelled:
         raise SnapshotError(f"{paths[0]}: no packet has a label; give --labels to strata features")
-    names = [Path(path).name for path in paths]
+    names = [Path(str(path)).name for path in paths]
     labelled = Snapshots(merged, units, settings, names, counts).where(rows)
     first = _first_of(labelled)
     double = first != np.arange(len(first))

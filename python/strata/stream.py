@@ -108,7 +108,7 @@ def append(directory: str | Path, name: str, records: Iterable[bytes]) -> None:
 def _framed(record: bytes) -> bytes:
     if not isinstance(record, bytes | bytearray | memoryview):
         kind = type(record).__name__
-        raise TypeError(f"a record is bytes, not {kind}: text becomes bytes by text.encode()")
+        raise TypeError(f"a record must be bytes, not {kind}: text becomes bytes by text.encode()")
     data = bytes(record)
     return len(data).to_bytes(4, "little") + data
 

@@ -24,7 +24,7 @@ from . import snapshots as snapshots_module
 from . import verdict as verdict_module
 from .evaluation import Decisions, evaluate
 from .model import PACKET_LEVEL, Bins, dumps, stretch, tree_json
-from .snapshots import BENIGN, SnapshotError, Snapshots
+from .snapshots import BENIGN, Named, SnapshotError, Snapshots
 
 # Ports, TTL and the rest of the type of service tell the hosts of a capture apart, not attacks;
 # name them if you train on much traffic.
@@ -120,7 +120,7 @@ class Options:
 
 
 def train(
-    snapshots: str | Path | Sequence[str | Path] | Snapshots,
+    snapshots: str | Path | Sequence[str | Path | Named] | Snapshots,
     output: str | Path | None = None,
     *,
     name: str = "strata",
@@ -283,7 +283,9 @@ class Trainer:
         """The model."""
         options = self.options
         if not self.packet_columns():
-            raise SnapshotError("no feature of individual packets: packets without bucket need one")
+            raise SnapshotError(
+                "no packet-level feature is left, but packets whose flow has no bucket need one"
+            )
         shapes = [(*shape, depth) for shape in options.shapes for depth in options.depths]
         steps = len(self.folds) * (len(shapes) + 1)
         with tqdm(

@@ -117,7 +117,7 @@ def model(captures: Sequence[str | Path]) -> Iterator[Model]:
 
 def _check(memory: int, length: int, ways: int, static: bool) -> None:
     if divided(memory, length, length if static else 2, 0.5, ways).slots < ways:
-        raise ValueError(f"{memory} bytes hold no cache of {ways} ways")
+        raise ValueError(f"{memory} bytes cannot hold a cache of {ways} ways")
 
 
 def search(

@@ -93,7 +93,7 @@ def test_a_cell_that_is_no_number_is_named(tmp_path):
 
 def test_other_classes_are_not_judged(told_apart_by_first_sizes, tmp_path):
     other = write(tmp_path / "other.csv", [{"label": "mail"}] * 3)
-    with pytest.raises(flows.FlowsError, match="none of the classes"):
+    with pytest.raises(flows.FlowsError, match="none of the trained classes"):
         flows.train([told_apart_by_first_sizes], None, test=[other])
 
 

@@ -6,9 +6,12 @@ import os
 import random
 import shutil
 import signal
+import socket
 import subprocess
+import sys
 import time
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -120,6 +123,141 @@ def test_a_sensor_has_one_log(strata, tmp_path, site):
     moved = lake.publish(elsewhere, site[0], "site", "edge", warehouse=site[1])
     assert all(one.added == one.removed == one.files for one in moved)
     is_whole(site, {"edge": elsewhere})
+
+
+def snapshots(site, table="packets"):
+    return len(lake.catalog(*site).load_table(f"site.{table}").snapshots())
+
+
+def test_a_log_has_one_sensor(strata, tmp_path, site):
+    made = record(strata, tmp_path, 1)
+    lake.publish(made, site[0], "site", "edge", warehouse=site[1])
+    copy = tmp_path / "copy"
+    shutil.copytree(made, copy)
+    for one in (made, copy):
+        with pytest.raises(lake.LakeError, match=r"as sensor 'edge'.*--sensor edge, or --replace"):
+            lake.publish(one, site[0], "site", "renamed", warehouse=site[1])
+        is_whole(site, {"edge": made})
+    # The sensor's new name: in one snapshot.
+    before = snapshots(site)
+    renamed = lake.publish(made, site[0], "site", "renamed", warehouse=site[1], replace=True)
+    assert snapshots(site) == before + 1
+    assert all(one.added == one.removed == one.files > 0 for one in renamed)
+    is_whole(site, {"renamed": made})
+    with pytest.raises(lake.LakeError, match="as sensor 'renamed'"):
+        lake.publish(made, site[0], "site", "edge", warehouse=site[1])
+    again = lake.publish(made, site[0], "site", "renamed", warehouse=site[1])
+    assert all(one.added == one.removed == 0 for one in again)
+    # The name is free for another log.
+    second = record(strata, tmp_path, 2)
+    lake.publish(second, site[0], "site", "edge", warehouse=site[1])
+    is_whole(site, {"renamed": made, "edge": second})
+
+
+def test_files_of_a_log_have_one_sensor(strata, tmp_path, site, monkeypatch):
+    made = record(strata, tmp_path, 1)
+    _publish(made, site, "edge")
+    # Without the property, as another writer may have registered the files.
+    for name in ("site.packets", "site.flows"):
+        table = lake.catalog(*site).load_table(name)
+        with table.transaction() as transaction:
+            transaction.remove_properties("strata.log.edge")
+    with pytest.raises(lake.LakeError, match="as sensor 'edge'"):
+        _publish(made, site, "renamed")
+    is_whole(site, {"edge": made})
+    # Rows that count twice, as earlier versions published them.
+    with monkeypatch.context() as earlier:
+        earlier.setattr(lake, "_elsewhere", lambda *_: ([], []))
+        _publish(made, site, "renamed")
+    both = expected({"edge": made, "renamed": made}, "packets", "src")
+    assert rows(site, "packets", "sensor", "src") == both
+    for sensor in ("edge", "renamed"):
+        with pytest.raises(lake.LakeError, match="would count twice"):
+            _publish(made, site, sensor)
+    lake.publish(made, site[0], "site", "edge", warehouse=site[1], replace=True)
+    is_whole(site, {"edge": made})
+
+
+def _published_as(made, site, sensor, start):
+    start.wait()
+    try:
+        _publish(made, site, sensor)
+    except lake.LakeError as error:
+        os._exit(3 if "is published there as sensor" in str(error) else 1)
+
+
+def test_of_two_names_at_once_one_is_refused(strata, tmp_path):
+    made = record(strata, tmp_path, 1)
+    context = multiprocessing.get_context("fork")
+    for attempt in range(4):
+        site = f"sqlite:///{tmp_path}/{attempt}.db", f"file://{tmp_path}/{attempt}"
+        # The tables exist, or not.
+        if attempt % 2:
+            other = record(strata, tmp_path, 10 + attempt)
+            _publish(other, site, "other")
+        names = ("one", "two", "three")
+        start = context.Barrier(len(names))
+        working = [
+            context.Process(target=_published_as, args=(made, site, name, start)) for name in names
+        ]
+        for process in working:
+            process.start()
+        for process in working:
+            process.join()
+        codes = [process.exitcode for process in working]
+        assert sorted(codes) == [0, 3, 3]
+        logs = {names[codes.index(0)]: made, **({"other": other} if attempt % 2 else {})}
+        is_whole(site, logs)
+
+
+def test_names_that_cannot_be_those_of_sensors_are_refused(tmp_path, site):
+    for name in ("", "a/b", "..", "a..b", "a\nb", "a\x1b[2J", "-a", ".a", "a b", "\xe9", "x" * 129):
+        with pytest.raises(lake.LakeError, match=r"letters \(a to z\), digits, dots"):
+            lake.publish(tmp_path / "log", site[0], "site", name, warehouse=site[1])
+    for name in ("edge-1.site_2.example", "7", "x" * 128):
+        lake.check_sensor(name)
+
+
+def test_a_file_of_the_log_that_is_missing_is_named(strata, tmp_path, site):
+    made = record(strata, tmp_path, 1)
+    first, second = (Path(name) for name in log.files(made, "packets")[:2])
+    hidden = tmp_path / "hidden"
+    # The first file also has the columns of a new table.
+    for file in (first, second):
+        file.rename(hidden)
+        with pytest.raises(lake.LakeError, match=f"{file.name}: cannot read this file of the log"):
+            _publish(made, site, "edge")
+        words = [strata, "publish", made, "--catalog", site[0], "--warehouse", site[1]]
+        words += ["--namespace", "site", "--sensor", "edge"]
+        done = subprocess.run(words, capture_output=True, text=True)
+        assert done.returncode == 1 and done.stderr.startswith(f"strata: file://{file}: cannot")
+        hidden.rename(file)
+    (made / "manifest.json").write_text("{}")
+    with pytest.raises(lake.LakeError, match=r"manifest\.json: cannot read this file"):
+        _publish(made, site, "edge")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("send", [os.kill, os.killpg])
+@pytest.mark.parametrize("whole", [True, False])
+def test_an_interrupted_publication_says_so(strata, tmp_path, number, send, whole):
+    made = record(strata, tmp_path, 1)
+    words = [strata] if whole else [sys.executable, "-m", "strata"]
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        silent.settimeout(60)
+        catalog = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        words += ["publish", made, "--catalog", catalog, "--namespace", "site", "--sensor", "edge"]
+        running = subprocess.Popen(words, stderr=subprocess.PIPE, text=True, start_new_session=True)
+        try:
+            # It waits for an answer of the catalog.
+            asked, _ = silent.accept()
+            with asked:
+                send(running.pid, number)
+                _, said = running.communicate(timeout=60)
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(running.pid, signal.SIGKILL)
+        assert (running.returncode, said) == (130, "strata: interrupted\n")
 
 
 def _publish(made, site, sensor):

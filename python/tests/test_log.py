@@ -1,5 +1,8 @@
 import json
 
+import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import strata.log
@@ -35,3 +38,25 @@ def test_files_elsewhere_have_urls_for_names(tmp_path):
     (tmp_path / "archive.json").write_text(json.dumps(archive))
     there = [names[0], "/mnt/flows/2.parquet", str(tmp_path / names[2])]
     assert strata.log.files(tmp_path, "flows") == there
+
+
+@pytest.mark.parametrize("name", ["a[1]", "a*", "a?", "it's [a-z]*?", "a{1,2}", "a]b"])
+def test_names_of_logs_are_no_patterns(tmp_path, name):
+    manifest, archive = '{"recordings": []}', {"parts": [{"files": []}], "gone": []}
+    archive["parts"][0]["files"] = [
+        {"kind": kind, "name": f"{kind}.parquet"} for kind in ("packets", "flows")
+    ]
+    # Logs that the name would match as a pattern, and the one that has it.
+    for log in ("a1", "a", "ab", "it's bcd", name):
+        place = tmp_path / log
+        place.mkdir(exist_ok=True)
+        (place / "manifest.json").write_text(manifest)
+        (place / "archive.json").write_text(json.dumps(archive))
+        for kind in ("packets", "flows"):
+            pq.write_table(pa.table({"log": [log]}), place / f"{kind}.parquet")
+    db = strata.log.connect(tmp_path / name)
+    for table in strata.log.TABLES:
+        assert db.sql(f"SELECT log FROM {table}").fetchall() == [(name,)]
+    (tmp_path / name / "flows.parquet").unlink()
+    with pytest.raises(duckdb.IOException, match="flows"):
+        strata.log.connect(tmp_path / name)

@@ -1,6 +1,8 @@
 import json
+import os
 import subprocess
 import sys
+from contextlib import suppress
 
 import numpy as np
 import pyarrow as pa
@@ -296,6 +298,24 @@ def test_logs_have_neither_progress_bars_nor_warnings_of_libraries(snapshots, tm
     )
     assert done.stderr == ""
     assert "2 trees of up to 4 leaves" in done.stdout
+
+
+def test_a_file_in_memory_has_the_name_that_it_is_given(snapshots, tmp_path):
+    memory = os.memfd_create("snapshots")
+    try:
+        os.write(memory, snapshots.read_bytes())
+        path, output = f"/proc/self/fd/{memory}", tmp_path / "m.json"
+        words = ["train", "--last-name", "log.parquet", "--features", ",".join(FEATURES)]
+        words += ["--quiet", "-o", str(output), path]
+        # Whether it meets its requirements does not matter here.
+        with suppress(SystemExit):
+            main(words)
+        assert json.loads(output.read_text())["training"]["snapshots"] == ["log.parquet"]
+        os.truncate(memory, 10)
+        with pytest.raises(SystemExit, match=r"^strata: log\.parquet: cannot read"):
+            main(words)
+    finally:
+        os.close(memory)
 
 
 def test_unwritable_outputs_are_reported_before_the_work(snapshots, tmp_path, monkeypatch):

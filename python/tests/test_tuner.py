@@ -57,7 +57,7 @@ def test_the_search_finds_what_is_best(fake):
 
 
 def test_too_little_memory_is_refused():
-    with pytest.raises(ValueError, match="hold no cache"):
+    with pytest.raises(ValueError, match="cannot hold a cache"):
         tuner.tune(["any"], memory=40)
 
 

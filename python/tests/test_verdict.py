@@ -43,7 +43,7 @@ def write(path, flow, label, source, size, **counts):
     return path
 
 
-def traffic(path, rng, flows, packets=5, separable=True, sources=("scan",)):
+def traffic(path, rng, flows, packets=5, separable=True, sources=("scan",), **counts):
     """Flows, every other one an attack, which has small packets if it is separable."""
     flow = np.repeat(np.arange(flows), packets)
     attack = flow % 2 == 1
@@ -52,7 +52,8 @@ def traffic(path, rng, flows, packets=5, separable=True, sources=("scan",)):
         attack & separable, low, rng.integers(200 if separable else 40, 1500, len(flow))
     )
     source = np.where(attack, np.array(sources)[flow // 2 % len(sources)], "office")
-    return write(path, flow, np.where(attack, "anomalous", "benign"), source, size)
+    label = np.where(attack, "anomalous", "benign")
+    return write(path, flow, label, source, size, **counts)
 
 
 def run(arguments, capsys):
@@ -78,6 +79,14 @@ def test_a_model_that_does_what_is_asked_is_met(tmp_path, capsys):
     assert "verdict: met\n" in said
     made = json.loads((tmp_path / "m.json").read_text())["training"]["verdict"]
     assert made["met"] and made["sources"][0]["recall_at_least"] >= 0.9
+
+
+def test_packets_near_an_alert_are_in_the_summary(tmp_path, capsys):
+    rng = np.random.default_rng(1)
+    snapshots = traffic(tmp_path / "s.parquet", rng, 60, unlabelled=2000, near_alert=1234)
+    status, said = run([snapshots, "-o", tmp_path / "m.json"], capsys)
+    assert status == 0, said
+    assert "1,234 of the packets without a label are near an alert; all others" in said
 
 
 def test_a_recall_that_is_not_reached_is_missed_and_says_what_to_do(tmp_path, capsys):

@@ -1,14 +1,18 @@
 //! Labelled captures and logs, packet by packet, as the data path sees them.
+//!
+//! Packets of a log are read as those of a capture: a thread exports the log into a pipe. So captures and logs are
+//! merged by time, and no copy of a log, which may be encrypted, is on disk.
 
 use std::collections::HashMap;
-use std::fs::File;
-use std::io::{self, BufWriter};
+use std::io::{self, BufWriter, ErrorKind, PipeWriter, pipe};
+use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
+use std::thread;
 
 use strata_archive::ArchiveError;
-use strata_capture::{CaptureError, Input, InputOptions, Next, Warning};
+use strata_capture::{CaptureError, Input, InputOptions, InputSource, Next, Warning, WriteError};
 use strata_pipeline::{FlowFinder, wire_bytes};
-use strata_query::{ExportOptions, FileFormat, Find, export};
+use strata_query::{ExportOptions, FileFormat, Find, MEMORY_BYTES, export_within};
 use strata_sketch::PacketFacts;
 use strata_store::{Damage, Log};
 use strata_wire::{Headers, Interface, Meta, TunnelKey};
@@ -20,12 +24,9 @@ use crate::labels::Labels;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReadError {
-    /// Packets of a log are exported to a temporary file, which cannot be written.
-    #[error(
-        "cannot write temporary files in {dir} (set TMPDIR to use another directory): {0}",
-        dir = std::env::temp_dir().display()
-    )]
-    Scratch(#[source] io::Error),
+    /// There is no pipe, or no thread that exports a log into it.
+    #[error("cannot read a log beside other packets: {0}")]
+    Pipe(#[source] io::Error),
     /// A log cannot be read.
     #[error("{log}: {source}")]
     Log {
@@ -50,36 +51,28 @@ pub struct OfLogs {
     pub not_logged: u64,
 }
 
-/// Capture files to read; packets of logs are exported to temporary ones, which are deleted with this.
+/// Capture files and logs to read.
 #[derive(Debug, Default)]
 pub struct Captures {
-    files: Vec<PathBuf>,
+    inputs: Vec<Given>,
     of_logs: Option<OfLogs>,
-    scratch: Vec<tempfile::TempDir>,
+}
+
+#[derive(Debug)]
+enum Given {
+    File(PathBuf),
+    /// A log, and its directory.
+    Log(PathBuf, Box<Log>),
 }
 
 impl Captures {
     /// Adds a capture file.
     pub fn add_file(&mut self, file: &Path) {
-        self.files.push(file.to_owned());
+        self.inputs.push(Given::File(file.to_owned()));
     }
 
-    /// Adds the packets of a log in this directory; the damaged places, which are skipped.
-    ///
-    /// # Errors
-    ///
-    /// If it cannot be read, or the temporary file cannot be written.
-    pub fn add_log(&mut self, dir: &Path, log: &Log) -> Result<Vec<Damage>, ReadError> {
-        let scratch = tempfile::tempdir().map_err(ReadError::Scratch)?;
-        let file = scratch.path().join("log.pcapng");
-        let target = File::create(&file).map_err(ReadError::Scratch)?;
-        let target = BufWriter::new(target);
-        let options = ExportOptions::default();
-        let done = export(log, target, FileFormat::PcapNg, &Find::default(), options);
-        let done = done.map_err(|source| ReadError::Log {
-            log: dir.display().to_string(),
-            source,
-        })?;
+    /// Adds the packets of a log in this directory.
+    pub fn add_log(&mut self, dir: &Path, log: Log) {
         let of_logs = self.of_logs.get_or_insert_default();
         let ledgers = log
             .recordings()
@@ -90,9 +83,7 @@ impl Captures {
             of_logs.not_logged += ledger.discarded.0 + ledger.sampled_out.0;
             of_logs.not_logged += lost.sum::<u64>();
         }
-        self.files.push(file);
-        self.scratch.push(scratch);
-        Ok(done.damage)
+        self.inputs.push(Given::Log(dir.to_owned(), Box::new(log)));
     }
 
     /// Whether some of them are logs, which need not hold every packet.
@@ -140,31 +131,115 @@ pub struct ReadCounts {
     pub of_logs: Option<OfLogs>,
     /// What was odd about capture files.
     pub warnings: Vec<Warning>,
+    /// Damaged places of logs, which were skipped.
+    pub damage: Vec<Damage>,
 }
 
-/// Calls `each` for every packet that has a flow.
+/// Calls `each` for every packet that has a flow. At most 256 MiB of packets of all logs wait in memory for their turn.
 ///
 /// # Errors
 ///
-/// If captures cannot be read, or `each` fails.
+/// If captures or logs cannot be read, or `each` fails.
 pub fn read<E: From<ReadError>>(
     captures: &Captures,
+    labels: Option<&mut Labels>,
+    options: ReadOptions,
+    each: impl FnMut(&Seen<'_>) -> Result<(), E>,
+) -> Result<ReadCounts, E> {
+    let mut inputs = Vec::new();
+    let mut logs = Vec::new();
+    for given in &captures.inputs {
+        match given {
+            Given::File(path) => inputs.push(InputSource::File(path.clone())),
+            Given::Log(dir, log) => {
+                let (reader, writer) = pipe().map_err(ReadError::Pipe)?;
+                inputs.push(InputSource::Reader(dir.clone(), Box::new(reader)));
+                logs.push((dir, log.as_ref(), writer));
+            }
+        }
+    }
+    let memory_bytes = MEMORY_BYTES / logs.len().max(1);
+    thread::scope(|scope| {
+        let mut exports = Vec::new();
+        for (dir, log, writer) in logs {
+            let thread = thread::Builder::new().name("strata-log".into());
+            let export = move || exported(log, writer, memory_bytes);
+            let export = thread.spawn_scoped(scope, export);
+            exports.push((dir, export.map_err(ReadError::Pipe)?));
+        }
+        // It closes the pipes when it returns, so that the exports end.
+        let read = read_all(inputs, captures.of_logs, labels, options, each);
+        let mut damage = Vec::new();
+        let mut failed = None;
+        for (dir, export) in exports {
+            match export.join().unwrap_or_else(|panic| resume_unwind(panic)) {
+                Ok(more) => damage.extend(more),
+                Err(source) => {
+                    failed.get_or_insert(ReadError::Log {
+                        log: dir.display().to_string(),
+                        source,
+                    });
+                }
+            }
+        }
+        match (read, failed) {
+            (Err(Failed::Each(error)), _) => Err(error),
+            // What the reader of the pipe says follows from it.
+            (_, Some(error)) => Err(error.into()),
+            (Err(Failed::Capture(error)), None) => Err(ReadError::from(error).into()),
+            (Ok(counts), None) => Ok(ReadCounts { damage, ..counts }),
+        }
+    })
+}
+
+/// Exports a log into a pipe; the damaged places, none if the reader has closed it.
+fn exported(log: &Log, to: PipeWriter, memory_bytes: usize) -> Result<Vec<Damage>, ArchiveError> {
+    let (to, find) = (BufWriter::with_capacity(PIPE_BYTES, to), Find::default());
+    let options = ExportOptions::default();
+    match export_within(memory_bytes, log, to, FileFormat::PcapNg, &find, options) {
+        Ok(done) => Ok(done.damage),
+        Err(ArchiveError::Write(WriteError::Io(error)))
+            if error.kind() == ErrorKind::BrokenPipe =>
+        {
+            Ok(Vec::new())
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// The kernel's buffer of a pipe.
+const PIPE_BYTES: usize = 64 << 10;
+
+/// Why reading ended early.
+enum Failed<E> {
+    Capture(CaptureError),
+    Each(E),
+}
+
+impl<E> From<CaptureError> for Failed<E> {
+    fn from(error: CaptureError) -> Self {
+        Self::Capture(error)
+    }
+}
+
+fn read_all<E>(
+    inputs: Vec<InputSource>,
+    of_logs: Option<OfLogs>,
     mut labels: Option<&mut Labels>,
     options: ReadOptions,
     mut each: impl FnMut(&Seen<'_>) -> Result<(), E>,
-) -> Result<ReadCounts, E> {
-    let input = Input::open(&captures.files, &InputOptions::default());
-    let mut input = input.map_err(ReadError::from)?;
+) -> Result<ReadCounts, Failed<E>> {
+    let mut input = Input::of(inputs, &InputOptions::default())?;
     let mut flows = FlowFinder::new([options.hash_seed, 0], TunnelKey::Inner);
     let mut interfaces: Vec<Interface> = Vec::new();
     let mut packets_of: HashMap<u64, u64> = HashMap::new();
     let mut counts = ReadCounts {
-        of_logs: captures.of_logs,
+        of_logs,
         ..ReadCounts::default()
     };
     let mut first_ns = None;
     loop {
-        match input.advance().map_err(ReadError::from)? {
+        match input.advance()? {
             Next::End => break,
             Next::Meta(Meta::Interface { interface, .. }) => interfaces.push(interface),
             Next::Meta(_) => {}
@@ -194,7 +269,8 @@ pub fn read<E: From<ReadError>>(
                         label,
                         wire_len: wire_bytes(&packet),
                         captured_len: packet.data.len() as u64,
-                    })?;
+                    })
+                    .map_err(Failed::Each)?;
                 }
             }
         }

@@ -37,7 +37,7 @@ pub struct Changes {
 #[non_exhaustive]
 pub enum ConnLogError {
     /// It is no file, or one that is too large to be one of labels given by hand.
-    #[error("{0}: not a file of labels to add to")]
+    #[error("{0}: not a file that labels can be added to")]
     NoFile(String),
     /// It cannot be read.
     #[error("{file}: cannot read: {source}")]

@@ -203,8 +203,8 @@ pub enum LabelError {
     },
     /// Several files, of which one is not of an IDS.
     #[error(
-        "{file}: several label files have to be those of an IDS: Suricata's eve.json, \
-         Zeek's notice.log and conn.log without labels"
+        "{file}: cannot be combined with other label files: only those of an IDS can (Suricata's \
+         eve.json, Zeek's notice.log, and conn.log without labels)"
     )]
     Several {
         /// That file.

@@ -90,6 +90,7 @@ pub(crate) fn settle(
             file: named.to_owned(),
             offset: entry.offset,
             problem: problem.into(),
+            missing: None,
         })),
     }
 }

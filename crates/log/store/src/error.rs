@@ -1,8 +1,12 @@
 //! What can go wrong with a log.
 
+mod damage;
+
 use std::io;
 
 use strata_blocks::SinkError;
+
+pub use damage::{Damage, MissingFile, damage_counts, damage_texts};
 
 /// Why a log cannot be written or read.
 #[derive(Debug, thiserror::Error)]
@@ -157,20 +161,6 @@ impl StoreError {
             _ => SinkError::WriterGone.into(),
         }
     }
-}
-
-/// Bytes of a block file that differ from what was written.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "{file}: damaged at offset {offset}: {problem}; packets of other blocks are still readable"
-)]
-pub struct Damage {
-    /// The file.
-    pub file: String,
-    /// Bytes from its start.
-    pub offset: u64,
-    /// What is wrong.
-    pub problem: String,
 }
 
 /// Whether the operating system reports that there is no space, or none for this user.

@@ -50,7 +50,7 @@ pub use disk::{
     Disk, DiskChoice, DiskFile, DiskLayer, DiskReport, ReadOnlyFile, RealDisk, WriteQueue,
 };
 pub use drift::{check_drift, drift_name, seal_drift};
-pub use error::{Damage, StoreError};
+pub use error::{Damage, MissingFile, StoreError, damage_counts, damage_texts};
 pub use index::{IndexProblem, index_name, verify_index};
 pub use log::{AbruptEnd, LOST_BEFORE, Log, Loss, Losses, read_archive};
 pub use manifest::{

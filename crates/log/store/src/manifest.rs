@@ -264,7 +264,8 @@ pub struct FlowTable {
     pub without_entry: u64,
 }
 
-/// What became of payload beyond headers under a budget of detail.
+/// What a budget of detail decided about payload beyond headers. Packets may be lost after the decision, because the
+/// disk was full or the relay was lost: their payload is counted here, but is not in the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DetailKept {
     /// Packets that the budget decided about.
@@ -273,7 +274,7 @@ pub struct DetailKept {
     pub offered_bytes: u64,
     /// Of these, packets that got detail.
     pub given_packets: u64,
-    /// The bytes kept of them beyond headers.
+    /// The bytes to keep of them beyond headers.
     pub given_bytes: u64,
     /// Of these, packets that the mode wanted, but the budget did not give.
     pub over_budget_packets: u64,
@@ -281,7 +282,7 @@ pub struct DetailKept {
     pub over_budget_bytes: u64,
     /// Packets that others decided about: policies, alerts, first bytes.
     pub outside_packets: u64,
-    /// The bytes kept of them beyond headers.
+    /// The bytes to keep of them beyond headers.
     pub outside_bytes: u64,
 }
 

@@ -11,7 +11,7 @@ use strata_blocks::{
 use crate::block::{Block, Buffer};
 use crate::content::{content, settle};
 use crate::disk::{Disk, DiskFile};
-use crate::error::{Damage, StoreError, io_error};
+use crate::error::{Damage, MissingFile, StoreError, io_error};
 use crate::index::Entry;
 use crate::manifest::{BlockFile, Recording};
 use crate::select::Select;
@@ -55,6 +55,10 @@ pub(crate) fn open_file<'a>(
                 file: named,
                 offset: 0,
                 problem: format!("the file is missing, with {} packets", entry.packets),
+                missing: Some(MissingFile {
+                    part: None,
+                    packets: entry.packets,
+                }),
             }));
         }
         opened => opened.map_err(io_error(named.clone(), "open"))?,
@@ -87,6 +91,7 @@ pub(crate) fn step(
                 file: current.named.clone(),
                 offset: end,
                 problem: format!("the file ends here, but by the manifest it has {stated} bytes"),
+                missing: None,
             }));
         }
         return Ok(Step::EndOfFile);
@@ -117,6 +122,7 @@ pub(crate) fn step(
         file: current.named.clone(),
         offset,
         problem: problem.text,
+        missing: None,
     }))
 }
 

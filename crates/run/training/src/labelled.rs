@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail};
 use strata_labels::{
     AlertClass, AlertOptions, Captures, How, LabelFile, Labels, OfLogs, ReadOptions, Usage,
 };
-use strata_store::Sources;
+use strata_store::{Sources, damage_texts};
 use strata_terminal::key::KeyArgs;
 use strata_terminal::table::{ColumnSpec, Kind};
 use strata_terminal::{plain, text};
@@ -258,9 +258,7 @@ fn captures(read: &[PathBuf], key: &KeyArgs) -> Result<Captures> {
             captures.add_file(path);
             continue;
         }
-        for damage in captures.add_log(path, &key.open(path)?)? {
-            text::warn(&damage.to_string());
-        }
+        captures.add_log(path, key.open(path)?);
     }
     Ok(captures)
 }
@@ -289,6 +287,9 @@ pub fn read(args: &LabelledArgs, each: impl FnMut(&Seen<'_>) -> Result<()>) -> R
     let counts = strata_labels::read(&captures, labels.as_mut(), options, each)?;
     for warning in counts.warnings {
         text::warn(&warning.to_string());
+    }
+    for problem in damage_texts(&counts.damage) {
+        text::warn(&problem);
     }
     let mut read = Read {
         frames: counts.frames,

@@ -4,8 +4,10 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Error, Result, bail};
 use strata_terminal::program::{self, Ended};
+use strata_terminal::signals::{self, Interrupted};
+use tracing::info;
 
 /// The interpreter: `$STRATA_PYTHON`; the one that `make python` installs, next to the program that
 /// `make` built; or `python3`.
@@ -26,12 +28,13 @@ fn interpreter() -> PathBuf {
 /// Fails if the package is not there, so that it is known before the work.
 pub fn check() -> Result<()> {
     let python = interpreter();
-    let has_package = Command::new(&python)
-        .args(["-c", "import strata.main"])
-        .stderr(Stdio::null())
-        .status()
-        .with_context(|| format!("{}: cannot run", python.display()))?;
-    if !has_package.success() {
+    let mut command = Command::new(&python);
+    command.args(["-c", "import strata.main"]);
+    let ran = signals::run_child(command.stderr(Stdio::null()))?;
+    if ran.interrupted {
+        return Err(interrupted());
+    }
+    if !ran.status.success() {
         bail!(
             "{} cannot import the package `strata`: run `make python`, or install the package (pip install \
              ./python) and set STRATA_PYTHON to the interpreter that has it",
@@ -41,8 +44,15 @@ pub fn check() -> Result<()> {
     Ok(())
 }
 
+/// The error of an interrupted command, which is reported here.
+#[must_use]
+pub fn interrupted() -> Error {
+    info!("interrupted");
+    Interrupted.into()
+}
+
 /// Runs `python -m strata ARGUMENTS...` with our standard output and error. Fails with [`Ended`] if
-/// that does.
+/// that does. INT and TERM end it.
 pub fn run(arguments: Vec<OsString>) -> Result<()> {
     check()?;
     let python = interpreter();
@@ -53,15 +63,14 @@ pub fn run(arguments: Vec<OsString>) -> Result<()> {
     if let Ok(program) = program::strata() {
         command.env("STRATA_PROGRAM", program);
     }
-    let status = command
-        .status()
-        .context("cannot run the package `strata`")?;
-    match status.code() {
+    let ran = signals::run_child(&mut command)?;
+    match ran.status.code() {
         Some(0) => Ok(()),
         Some(code) => {
             let code = u8::try_from(code).context("the exit status of the package `strata`")?;
             Err(Ended(code).into())
         }
+        None if ran.interrupted => Err(interrupted()),
         None => bail!(
             "the Python package `strata` was ended by a signal; if memory ran out, `dmesg` says so"
         ),

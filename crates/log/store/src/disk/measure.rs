@@ -46,19 +46,22 @@ pub struct DiskReport {
 impl fmt::Display for DiskReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(if self.direct {
-            "blocks are written past the page cache (O_DIRECT)"
+            "blocks are written directly to the disk (O_DIRECT)"
         } else {
             "blocks are written through the page cache"
         })?;
         match &self.no_uring {
             None => write!(f, " by io_uring, {} at a time", self.in_flight)?,
-            Some(why) => write!(f, " one after another, since io_uring is refused: {why}")?,
+            Some(why) => write!(
+                f,
+                " one after another, since the kernel refuses io_uring: {why}"
+            )?,
         }
         if let Some([direct, buffered]) = self.measured {
             let mega = |bytes: u64| bytes / 1_000_000;
             write!(
                 f,
-                "; measured {} MB/s past the page cache, {} MB/s through it",
+                "; measured {} MB/s directly, {} MB/s through the page cache",
                 mega(direct),
                 mega(buffered)
             )?;
@@ -113,7 +116,7 @@ impl RealDisk {
         opened.map(drop).map_err(|_| {
             io::Error::new(
                 io::ErrorKind::Unsupported,
-                "the file system has no direct writes",
+                "the file system does not support direct writes",
             )
         })
     }

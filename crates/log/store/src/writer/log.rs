@@ -107,7 +107,7 @@ impl LogWriter {
         let last = manifest.recordings.iter().map(|r| r.id).fold(0, u32::max);
         let id = last.checked_add(1).ok_or_else(|| StoreError::Manifest {
             file: self.display(MANIFEST_NAME),
-            problem: format!("recording number {last} is the largest there is"),
+            problem: format!("recording number {last} is the maximum"),
         })?;
         let store = |file: &str, json: &[u8]| {
             let stored = self.disk.replace(file, json);
