@@ -599,7 +599,7 @@ const LABELS: [(u64, &str); 6] = [
     ),
 ];
 
-/// Seeds of `names`: a query, a request, and the beginnings of client hellos.
+/// Seeds of `names`: a query, a request, the beginnings of client hellos, and a server's certificate.
 fn of_names(corpus: &Path) -> io::Result<()> {
     let hello: &[u8] =
         b"\x16\x03\x01\x00\x43\x01\x00\x00\x3f\x03\x03abcdefghijklmnopqrstuvwxyz012345\x00\x00\x04\
@@ -609,8 +609,10 @@ fn of_names(corpus: &Path) -> io::Result<()> {
         b"\xc3\x00\x00\x00\x01\x08abcdefgh\x00\x00\x40\x20abcdefghijklmnopqrstuvwxyz012345";
     let query =
         b"\x12\x34\x01\x00\x00\x01\x00\x00\x00\x00\x00\x00\x03www\x07example\x00\x00\x01\x00\x01";
-    let payloads: [(u8, u16, &[u8]); 5] = [
+    let server = of_server();
+    let payloads: [(u8, u16, &[u8]); 6] = [
         (1, 443, hello),
+        (1, 443, &server),
         (0, 443, datagram),
         (0, 443, initial),
         (0, 53, query),
@@ -629,6 +631,25 @@ fn of_names(corpus: &Path) -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+/// A server hello, and a certificate of `a`, `b.c` and 192.0.2.1, each shorter than 128 bytes.
+fn of_server() -> Vec<u8> {
+    let within = |head: &[u8], content: &[u8]| {
+        let len = u8::try_from(content.len()).expect("a short message");
+        [head, &[len], content].concat()
+    };
+    let name = within(&[0x30], b"\x06\x03\x55\x04\x03\x0c\x01a");
+    let name = within(&[0x30], &within(&[0x31], &name));
+    let hosts = within(&[0x30], b"\x82\x03b.c\x87\x04\xc0\x00\x02\x01");
+    let extension = [&b"\x06\x03\x55\x1d\x11"[..], &within(&[4], &hosts)].concat();
+    let extensions = within(&[0xa3], &within(&[0x30], &within(&[0x30], &extension)));
+    let before = b"\xa0\x03\x02\x01\x02\x02\x01\x07\x30\x00";
+    let signed = [before, &name[..], b"\x30\x00", &name, b"\x30\x00", &extensions].concat();
+    let certificate = within(&[0x30], &within(&[0x30], &signed));
+    let list = within(&[0, 0], &within(&[0, 0], &certificate));
+    let messages = [&b"\x02\x00\x00\x04\x03\x03ab"[..], &within(&[11, 0, 0], &list)].concat();
+    within(&[0x16, 3, 3, 0], &messages)
 }
 
 /// Seeds of `labels`.

@@ -31,6 +31,10 @@ fuzz_target!(|bytes: &[u8]| {
         left = rest;
     }
     assert_eq!(names.ja3.is_some(), names.ja4.is_some());
+    if let Some(list) = &names.certificate {
+        assert!(list.len() < 9_000 && list.starts_with("[\"") && list.ends_with("\"]"));
+        assert!(!list.contains(char::is_control));
+    }
     let found = [names.dns, names.server, names.http, names.ja3, names.ja4];
     for name in found.into_iter().flatten() {
         assert!(name.len() <= 255 && name.is_ascii());

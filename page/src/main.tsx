@@ -137,7 +137,7 @@ function Side({ session }: { session: Session }) {
           Log out
         </button>
       )}
-      <button type="button" class="plain" aria-label="Light or dark" title="Light or dark" onClick={turnTheme}>
+      <button type="button" class="plain" aria-label="Light or dark theme" title="Light or dark theme" onClick={turnTheme}>
         ◐
       </button>
     </div>

@@ -92,7 +92,7 @@ test("a flow has its sums when all of it was counted, and before that only what 
 
 test("a flow that no search finds is reported without sums", async () => {
   await served({ at: FLOW, over: { search: [begin, done], flows: { total: 0, offset: 0, rows: [] } } }, async (page) => {
-    await page.getByText("The search does not find this flow: its sums are not known.").waitFor();
+    await page.getByText("The search does not find this flow: its totals are not known.").waitFor();
     assert.equal(await page.locator(".figures").count(), 0);
   });
 });
@@ -213,9 +213,9 @@ test("of what could not all be read, sums say that they are of what was", async 
   const search = [begin, { ...done, result: { ...result, covered } }];
   for (const at of ["/search", FLOW]) {
     await served({ at, over: { search, flows } }, async (page) => {
-      await page.getByText(/in what was read/i).first().waitFor();
+      await page.getByText(/in the part that was read/i).first().waitFor();
       if (at === "/search") {
-        await page.getByText(/^1 flow, 101 packets.*in what was read: see below$/).waitFor();
+        await page.getByText(/^1 flow, 101 packets.*in the part that was read: see below$/).waitFor();
         await page.getByText("it took longer than 60 s").waitFor();
         await page.locator(".so-far", { has: page.getByRole("complementary", { name: "Narrow" }) }).waitFor();
       } else {

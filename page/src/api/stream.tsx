@@ -7,7 +7,7 @@ import { address, brokenOff, call, type Covered, type Flow, lines, Refused, type
 /** While more of it is to come. */
 const SO_FAR = "so far";
 /** Where the answer has ended, but not everything was read: `covered` says why. */
-const OF_WHAT_WAS_READ = "in what was read";
+const OF_WHAT_WAS_READ = "in the part that was read";
 
 /** Some of an answer: what it says is true of what was looked at, and of no more. */
 export class Part<T> {

@@ -121,7 +121,7 @@ export function FilterInput(props: Props) {
         onBlur={() => setOpen(false)}
       />
       {items.length > 0 && (
-        <ul id={`${id}-list`} role="listbox" aria-label="Words that fit here">
+        <ul id={`${id}-list`} role="listbox" aria-label="Suggestions">
           {items.map((item, index) => (
             <li
               key={item.text}

@@ -75,7 +75,7 @@ export function Trees(props: { trees: WhyTree[]; more: number; from: string | nu
                   {condition.value_text || "–"}{" "}
                   {condition.holds === true && <span title="holds">✓</span>}
                   {condition.holds === false && (
-                    <span class="warn" title="The log does not have all packets that the recorder saw">
+                    <span class="warn" title="The log does not have all packets that the recording saw">
                       ?
                     </span>
                   )}
@@ -88,7 +88,7 @@ export function Trees(props: { trees: WhyTree[]; more: number; from: string | nu
       ))}
       <p class="quiet">
         {props.more > 0 && <>and {props.more} less certain trees. </>}
-        {props.from && <>Here: {props.from}; ? where the log does not have all packets that the recorder saw.</>}
+        {props.from && <>Here: {props.from}; ? where the log does not have all packets that the recording saw.</>}
       </p>
     </>
   );

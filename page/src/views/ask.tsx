@@ -113,7 +113,7 @@ export function Ask({ place, session }: View) {
       <Loading when={askable.loading && !can} />
       {can && (
         <div class="ask">
-          <form class="card" onSubmit={ask} aria-label="Question">
+          <form class="card" onSubmit={ask} aria-label="Query">
             <header>
               <Choice
                 label="Language"

@@ -81,7 +81,9 @@ export function FlowView({ place, session }: View) {
         </p>
       )}
       {!found && !counting && !counted.problem && flow !== "" && (
-        <p>The search does not find this flow{from !== "" || to !== "" ? " in this time" : ""}: its sums are not known.</p>
+        <p>
+          The search does not find this flow{from !== "" || to !== "" ? " in this time" : ""}: its totals are not known.
+        </p>
       )}
       <Problem of={packets.problem} again={packets.again} />
       <section class="card" aria-label="Packets">
@@ -174,7 +176,7 @@ function Facts(props: FactsProps) {
       {mayChange && flow.filter !== "" && flow.protocol !== "ethernet" && (
         <p class="actions">
           <a class="button" href={policy("header")}>
-            Keep only headers of it
+            Keep only its headers
           </a>
           <a class="button" href={policy("drop")}>
             Stop keeping it
@@ -209,7 +211,7 @@ function Sums({ of: flow }: { of: Flow }) {
             {flow.classes.length > 1 && <> {plural(packets, "packet")}</>}
           </span>
         ))}
-        {flow.score !== null && <>; the surest verdict with a mean share of {percent(flow.score)} in the trees</>}
+        {flow.score !== null && <>; highest mean share in the trees: {percent(flow.score)}</>}
       </p>
     </>
   );

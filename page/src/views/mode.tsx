@@ -12,10 +12,10 @@ const TIMES = [
 ] as const;
 
 const WHAT: Record<string, string> = {
-  default: "suspicious packets whole as far as the budget of detail goes, others as headers",
+  default: "anomalous packets whole, others as headers",
   "log-all": "everything whole",
-  "log-partial": "suspicious packets cut as far as the budget goes, others as headers",
-  "log-sampled": "suspicious packets whole as far as the budget goes, a tenth of the others as headers",
+  "log-partial": "128 bytes of payload of anomalous packets, others as headers",
+  "log-sampled": "anomalous packets whole, a tenth of the others as headers",
   "log-minimum": "the smallest log",
 };
 
@@ -42,7 +42,8 @@ export function ModeDialog(props: { recorder: string; now: string; close: () => 
     <Dialog title="Change mode" close={props.close}>
       <form onSubmit={change}>
         <p>
-          Now: <b>{props.now}</b>. No packet is lost by the change.
+          Now: <b>{props.now}</b>. No packet is lost by the change. With a budget of detail, the budget decides which
+          packets keep payload, whatever their class.
         </p>
         <Problem of={recorders.problem} again={recorders.again} />
         <Select

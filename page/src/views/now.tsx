@@ -39,8 +39,8 @@ export function Now({ place, session }: View) {
       <>
         <h1>Now</h1>
         <Notice kind="info">
-          No recorder is connected. Start strata serve with --socket, or with the log of a running recording; the
-          contents of logs are under <a href="/search">Search</a>.
+          No running recording is connected. Start strata serve with --socket, or with the log of a running recording;
+          the contents of logs are under <a href="/search">Search</a>.
         </Notice>
       </>
     );
@@ -54,7 +54,7 @@ export function Now({ place, session }: View) {
       )}
       {ids.length > 1 && (
         <Choice
-          label="Recorders"
+          label="Recordings"
           of={[["", "All"] as const, ...session.recorders.map((one) => [one.id, named(one, session)] as const)]}
           is={one ?? ""}
           choose={(id) => go(changed(place, { recorder: id }))}
@@ -144,14 +144,14 @@ function OneRecorder(props: OneProps) {
     [id, events, props.mayChange, known.again],
   );
   return (
-    <article class="recorder" aria-label={`Recorder ${props.name}`}>
+    <article class="recorder" aria-label={`Recording ${props.name}`}>
       <header class="recorder-head">
         <h2>{props.name}</h2>
         {tick && !tick.up && <Notice kind="bad">Does not answer: {tick.error ?? "no reason known"}</Notice>}
         {tick && <Mode tick={tick} mayChange={props.mayChange} change={() => setDialog(true)} />}
       </header>
       {dialog && <ModeDialog recorder={id} now={tick?.mode ?? ""} close={() => setDialog(false)} />}
-      {!tick && <Loading when>Waiting for the recorder …</Loading>}
+      {!tick && <Loading when>Waiting for the recording …</Loading>}
       {tick && <Figures tick={tick} />}
       <Problem of={history.problem} again={history.again} />
       <Problem of={older.problem} />
@@ -248,7 +248,7 @@ function Mode(props: { tick: RecorderTick; mayChange: boolean; change: () => voi
     <p class="mode">
       Mode <b>{mode}</b>
       {mode_seconds_left != null && <> for another {duration(Math.max(mode_seconds_left, 0))}</>}
-      {mode !== asked_mode && <> instead of {asked_mode}: something is short, see resources</>}{" "}
+      {mode !== asked_mode && <> instead of {asked_mode}: a resource is short, see Resources</>}{" "}
       {props.mayChange && (
         <button type="button" onClick={props.change}>
           Change mode

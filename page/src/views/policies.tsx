@@ -39,7 +39,7 @@ export function Policies({ place, session }: View) {
       <>
         <h1>Policies</h1>
         <Notice kind="info">
-          No recorder is connected: policies belong to a running recording. Start strata serve with --socket.
+          No running recording is connected, and policies belong to one. Start strata serve with --socket.
         </Notice>
       </>
     );
@@ -61,7 +61,7 @@ export function Policies({ place, session }: View) {
       <p>A policy sets the granularity of certain packets, whatever their class. Of several that match, the one with the highest priority decides.</p>
       {session.recorders.length > 1 && (
         <Choice
-          label="Recorder"
+          label="Recording"
           of={session.recorders.map(({ id, socket }) => [id, socket] as const)}
           is={recorder}
           choose={(recorder) => go(changed(place, { recorder }))}

@@ -166,8 +166,8 @@ impl IdentityKey {
 pub enum ParseKeysError {
     /// A line is no key.
     #[error(
-        "line {0} is not a key: write 64 hexadecimal digits (`openssl rand -hex 32`), or identity, key \
-         number and 64 digits as a controller writes them"
+        "line {0} is not a key: write 64 hexadecimal digits (`openssl rand -hex 32`), or an \
+         identity, a key number and 64 digits, as a controller writes them"
     )]
     Line(usize),
     /// There are too many.

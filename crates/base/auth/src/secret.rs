@@ -71,14 +71,14 @@ impl Secret {
         let (mode, is_file, bytes) = open(path).map_err(|error| refuse(error.to_string()))?;
         if is_file && mode & OTHERS != 0 {
             return Err(refuse(format!(
-                "its mode is {:04o}, so others may read or change the secret: chmod 600 it",
+                "mode {:04o} lets others read or change this secret: `chmod 600` the file",
                 mode & 0o7777
             )));
         }
         let secret = bytes.trim_ascii();
         if bytes.len() > LEN_MAX || secret.len() < LEN_MIN {
             return Err(refuse(format!(
-                "its secret is shorter than {LEN_MIN} or longer than {LEN_MAX} bytes: make one with \
+                "a secret has from {LEN_MIN} to {LEN_MAX} bytes: make one with \
                  `openssl rand -hex 32`"
             )));
         }

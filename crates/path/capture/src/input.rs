@@ -9,7 +9,7 @@ use std::path::PathBuf;
 
 use strata_wire::Meta;
 
-pub use crate::file::InputOptions;
+pub use crate::file::{InputOptions, InputSource};
 
 use crate::error::{CaptureError, Warning};
 use crate::file::{Filled, InterfaceIds, Source};
@@ -58,22 +58,32 @@ impl Input {
     /// # Errors
     /// If a file cannot be opened, or is not a supported capture file.
     pub fn open(paths: &[PathBuf], options: &InputOptions) -> Result<Self, CaptureError> {
+        let files = paths.iter().cloned().map(InputSource::File);
+        Self::of(files.collect(), options)
+    }
+
+    /// As [`Input::open`], also of readers.
+    ///
+    /// # Errors
+    /// As [`Input::open`].
+    pub fn of(inputs: Vec<InputSource>, options: &InputOptions) -> Result<Self, CaptureError> {
         const MAX: usize = u16::MAX as usize;
-        if paths.is_empty() {
+        if inputs.is_empty() {
             return Err(CaptureError::NoInput);
         }
-        if paths.len() > MAX {
+        if inputs.len() > MAX {
             return Err(CaptureError::TooManyInputs {
-                count: paths.len(),
+                count: inputs.len(),
                 max: MAX,
             });
         }
-        if paths.iter().filter(|path| path.as_os_str() == "-").count() > 1 {
+        let is_standard = |input: &&InputSource| matches!(input, InputSource::File(path) if path.as_os_str() == "-");
+        if inputs.iter().filter(is_standard).count() > 1 {
             return Err(CaptureError::StandardInputTwice);
         }
         let sources = (0u16..)
-            .zip(paths)
-            .map(|(index, path)| Source::open(path, index, options))
+            .zip(inputs)
+            .map(|(index, input)| Source::open(input, index, options))
             .collect::<Result<Vec<_>, _>>()?;
         Ok(Self {
             merge: (sources.len() > 1).then(|| Merge::new(sources.len())),

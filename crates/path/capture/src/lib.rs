@@ -60,6 +60,6 @@ mod walkers;
 mod write;
 
 pub use error::{CaptureError, Place, TIME_OUT_OF_RANGE, Warning, WarningKind};
-pub use input::{Batch, BatchIter, Input, InputOptions, Next};
+pub use input::{Batch, BatchIter, Input, InputOptions, InputSource, Next};
 pub use packet::{BATCH_MAX, PacketRef, Packets};
 pub use write::{CaptureWriter, PcapNgWriter, PcapWriter, WriteError};

@@ -119,11 +119,11 @@ fn each(
 features! {
     Size "size" "bytes" Packet Coding::Scaled(1), "Length of the packet on the wire.";
     HeaderLen "header_len" "bytes" Packet Coding::Scaled(1), "Length of all headers.";
-    PayloadLen "payload_len" "bytes" Packet Coding::Scaled(1), "Length on the wire behind the headers.";
+    PayloadLen "payload_len" "bytes" Packet Coding::Scaled(1), "Length on the wire after the headers.";
     Protocol "protocol" "number" Packet Coding::Scaled(1), "IP protocol number; 0 if the packet is not IP.";
     SourcePort "source_port" "number" Packet Coding::Scaled(1), "Source port; for a packet that is not IP, its EtherType.";
     DestinationPort "destination_port" "number" Packet Coding::Scaled(1), "Destination port; for a packet that is not IP, its EtherType.";
-    LowerPort "lower_port" "number" Packet Coding::Scaled(1), "The lower of both ports: the service, usually.";
+    LowerPort "lower_port" "number" Packet Coding::Scaled(1), "The lower of the two ports: usually the service.";
     TcpFlags "tcp_flags" "bits" Packet Coding::Scaled(1), "TCP flags from CWR (128) down to FIN (1).";
     TcpWindow "tcp_window" "bytes" Packet Coding::Scaled(1), "TCP window, unscaled.";
     Ttl "ttl" "hops" Packet Coding::Scaled(1), "Time to live or hop limit.";

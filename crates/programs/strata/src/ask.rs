@@ -26,6 +26,7 @@ use std::path::PathBuf;
 use anyhow::Result;
 use strata_control::queries::QueryReport;
 use strata_gpv::marple::{Limits, SHIPPED};
+use strata_reading::NameFiles;
 use strata_store::Sources;
 use strata_terminal::confined::SandboxArgs;
 use strata_terminal::key::KeyArgs;
@@ -190,6 +191,9 @@ pub(crate) struct Args {
     json: bool,
 
     #[command(flatten)]
+    names: NameFiles,
+
+    #[command(flatten)]
     of_logs: OfLogs,
 
     #[command(flatten)]
@@ -352,7 +356,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     }
     let filter = match args.is_attached() || args.vectors.is_some() {
         true => None,
-        false => text::filter(split.filter)?,
+        false => args.names.read()?.filter(split.filter)?,
     };
     let mut asking = Asking::new(questions.compiled()?, args.skip_incomplete, args.count)?;
     let mut answers = Answers::new(args, asking.shapes())?;

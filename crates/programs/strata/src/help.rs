@@ -46,7 +46,7 @@ Other systems
 Tools
   generate, replay    Generate traffic from a seed; replay a capture
   config, bug-report  Make a configuration file; write a report about a fault
-Topics, of strata help TOPIC: filters, granularities, budgets, times, keys
+Topics (strata help TOPIC): filters, granularities, budgets, times, keys
 ";
 
 /// Options of `record` in `record -h`, by their long names; `record --help` has all.

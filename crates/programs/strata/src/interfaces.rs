@@ -154,7 +154,7 @@ fn text(device: &Device, exclusive: &str) -> String {
         );
     }
     if offers.stamps {
-        text += "    the card can timestamp all packets\n";
+        text += "    the NIC can timestamp all packets\n";
     }
     text
 }

@@ -174,17 +174,17 @@ impl<A: App> Taking<'_, A> {
         if let Some(name) = self.lacks {
             if self.packets == 0 {
                 return Err(refuse(format!(
-                    "the vectors carry no {name}, which this needs"
+                    "the vectors carry no {name}, which this command needs"
                 )));
             }
             lacks.push(format!(
-                "{} left out, whose vectors carry no {name}",
+                "{} left out: their vectors carry no {name}",
                 count_of(self.without, "packet")
             ));
         }
         if self.refused > 0 {
             lacks.push(format!(
-                "{} left out, of more than {STATES_MAX} switches",
+                "{} left out: vectors came from more than {STATES_MAX} switches",
                 count_of(self.refused, "packet")
             ));
         }
@@ -306,7 +306,7 @@ fn run<A: App>(
     let mut incomplete: Vec<_> = missing.incomplete.into_iter().chain(lacks).collect();
     if app.is_of_flows() && read.received.early > 0 {
         incomplete.push(format!(
-            "{} were cut short, since there was room for {} at once: their rows are of a part of a flow",
+            "{} were cut short, because at most {} are tracked at once: their rows cover only part of a flow",
             count_of(read.received.early, "flow"),
             grouped(reassembly.flows.into())
         ));

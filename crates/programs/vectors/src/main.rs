@@ -60,7 +60,7 @@ enum Command {
     Export(export::Args),
     /// Find micro-bursts, and the hosts whose packets were in the queue.
     Bursts(apps::BurstsArgs),
-    /// Profile when the packets of each host came.
+    /// Profile the arrival times of the packets of each host.
     Profile(apps::ProfileArgs),
     /// Classify flows by a trained model.
     Classify(apps::ClassifyArgs),

@@ -344,10 +344,10 @@ fn as_text(outcome: &VectorRunOutcome) -> String {
             grouped(to.bytes)
         );
         if to.not_chosen > 0 {
-            said += &format!("; the rules do not choose {}", grouped(to.not_chosen));
+            said += &format!("; {} not chosen by the rules", grouped(to.not_chosen));
         }
         if to.not_carried > 0 {
-            said += &format!("; the form cannot hold {}", grouped(to.not_carried));
+            said += &format!("; {} that the form cannot hold", grouped(to.not_carried));
         }
         said.push('\n');
     }

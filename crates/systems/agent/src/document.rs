@@ -107,7 +107,7 @@ fn not_empty<'de, D: Deserializer<'de>>(deserializer: D) -> Result<(), D::Error>
     };
     match is_empty {
         true => Err(D::Error::custom(
-            "selects nothing, as it is empty: name what is meant, or leave it out to select everything",
+            "is empty, and so selects nothing: fill it in, or leave it out to select everything",
         )),
         false => Ok(()),
     }
@@ -330,7 +330,7 @@ type Owners = BTreeMap<(&'static str, String), String>;
 fn once(owners: &mut Owners, (kind, name): (&'static str, &str), file: &str) -> Result<(), String> {
     match owners.insert((kind, name.to_owned()), file.to_owned()) {
         None => Ok(()),
-        Some(other) => Err(named(kind, name, &format!("{other} has one of that name"))),
+        Some(other) => Err(named(kind, name, &format!("already defined in {other}"))),
     }
 }
 
@@ -376,7 +376,7 @@ fn check_identity(identity: &IdentityDocument) -> Result<(), String> {
     }
     if identity.interface.contains(['*', '?']) {
         return Err(String::from(
-            "interface: a number is that of one interface: write HOST:INTERFACE without * and ?",
+            "interface: an identity is for a single interface: write HOST:INTERFACE without * and ?",
         ));
     }
     match identity.identity {
@@ -544,7 +544,7 @@ mod tests {
             ),
             (
                 policy(good) + &policy(good),
-                "policy a: web.toml has one of that name",
+                "policy a: already defined in web.toml",
             ),
             (
                 "[[tenant]]\nname = 'b'\ninterfaces = ['tap0']".into(),

@@ -253,7 +253,9 @@ pub(crate) fn check_name(name: &str) -> Result<(), ReportError> {
     match name.is_empty() || !name.bytes().all(fits) {
         true => Err(ReportError {
             what: "name",
-            problem: format!("'{name}' is not made of letters, digits, dots, hyphens, underscores"),
+            problem: format!(
+                "'{name}': only letters, digits, dots, hyphens and underscores are allowed"
+            ),
         }),
         false => Ok(()),
     }

@@ -95,15 +95,15 @@ impl Announcement {
         let datagram = Datagram::read(bytes)?;
         datagram.expect(Kind::Announcement, bytes.len())?;
         let (fields, mut rest) = Fields::read_from_prefix(&bytes[HEADER_LEN..])
-            .map_err(|_| wrong("a cut announcement", bytes.len()))?;
+            .map_err(|_| wrong("a truncated announcement", bytes.len()))?;
         let mut text = |len: u8| {
             let at = bytes.len().wrapping_sub(rest.len());
             let (text, after) = rest
                 .split_at_checked(usize::from(len))
-                .ok_or_else(|| wrong("a cut name", at))?;
+                .ok_or_else(|| wrong("a truncated name", at))?;
             rest = after;
             let text =
-                std::str::from_utf8(text).map_err(|_| wrong("a name that is no text", at))?;
+                std::str::from_utf8(text).map_err(|_| wrong("a name that is not UTF-8", at))?;
             if text.chars().any(char::is_control) {
                 return Err(wrong("a name with a control character", at));
             }

@@ -188,13 +188,13 @@ impl Datagram {
             len: bytes.len(),
         };
         let (start, _) = Start::read_from_prefix(bytes)
-            .map_err(|_| wrong("the start of a datagram is cut", bytes.len()))?;
+            .map_err(|_| wrong("a truncated start of a datagram", bytes.len()))?;
         if start.magic != MAGIC {
             return Err(wrong("not exported by Strata: another magic number", 0));
         }
         if start.version != VERSION {
             return Err(wrong(
-                "another version of the format than 4: sender and collector must run the same version of Strata",
+                "a format version other than 4: sender and collector must run the same version of Strata",
                 2,
             ));
         }
@@ -212,10 +212,10 @@ impl Datagram {
         }
         let (first_packet, packets) = (start.first_packet.get(), start.packets.get());
         if first_packet.checked_add(u64::from(packets)).is_none() {
-            return Err(wrong("a packet number past the last", 24));
+            return Err(wrong("a packet number past the maximum", 24));
         }
         if start.datagram.get() == u64::MAX {
-            return Err(wrong("a datagram number past the last", 16));
+            return Err(wrong("a datagram number past the maximum", 16));
         }
         Ok(Self {
             kind,

@@ -274,11 +274,11 @@ impl PacketReader {
             .first_packet
             .wrapping_add(u64::from(datagram.packets));
         while at < bytes.len() {
-            let (piece, rest) =
-                Piece::read_from_prefix(&bytes[at..]).map_err(|_| wrong("a cut record", at))?;
+            let (piece, rest) = Piece::read_from_prefix(&bytes[at..])
+                .map_err(|_| wrong("a truncated record", at))?;
             let data = rest
                 .get(..usize::from(piece.len.get()))
-                .ok_or_else(|| wrong("a cut packet", at))?;
+                .ok_or_else(|| wrong("a truncated packet", at))?;
             let (offset, total) = (piece.offset.get() as usize, piece.total.get() as usize);
             if total > PACKET_MAX
                 || offset.wrapping_add(data.len()) > total

@@ -325,7 +325,7 @@ impl BoundRelay {
             Ok(socket) => Some(Handover::start(socket)?),
             Err(error) => {
                 report(&format!(
-                    "runs without shared memory for switches on this machine: {error}"
+                    "switches on this machine cannot use shared memory: {error}"
                 ));
                 None
             }
@@ -412,7 +412,7 @@ impl Relay {
         if in_software {
             let rdma = SocketAddr::new(listen.ip(), options.rdma_port);
             let port = UdpPort::bind(rdma).map_err(io_error(format!(
-                "{rdma}: cannot receive RoCEv2 (UDP); is another relay or an RDMA driver there?"
+                "{rdma}: cannot receive RoCEv2 (UDP); does another relay or an RDMA driver use the port?"
             )))?;
             rdma_port = port.local_address().map_err(io_error("UDP socket"))?.port();
             udp = Some(port);

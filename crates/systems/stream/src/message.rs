@@ -316,7 +316,7 @@ impl<'a> Message<'a> {
         };
         Self::of_kind(kind, body).ok_or(MessageError::Frame {
             kind,
-            problem: "no such kind, or not its fields",
+            problem: "an unknown kind, or other fields than it has",
         })
     }
 

@@ -70,22 +70,22 @@ fn receive_descriptor(stream: &UnixStream) -> io::Result<OwnedFd> {
     });
     let mut descriptors = descriptors.flatten();
     let first = descriptors.next().filter(|_| got.bytes == 1);
-    first.ok_or_else(|| io::Error::other("nothing is handed over there to this connection"))
+    first.ok_or_else(|| io::Error::other("no memory was handed over to this connection"))
 }
 
 /// Whether a descriptor is memory of that size that stays as it is.
 fn check(file: &OwnedFd, len: u64) -> io::Result<()> {
     let invalid = |problem: String| io::Error::new(io::ErrorKind::InvalidData, problem);
     let seals = fcntl_get_seals(file)
-        .map_err(|_| invalid("what is handed over is not memory (memfd)".into()))?;
+        .map_err(|_| invalid("the descriptor handed over is not shared memory (memfd)".into()))?;
     if !seals.contains(SEALS) {
         return Err(invalid(
-            "what is handed over is not sealed: it could become smaller".into(),
+            "the memory handed over is not sealed: it could shrink".into(),
         ));
     }
     let found = fstat(file)?;
     if FileType::from_raw_mode(found.st_mode) != FileType::RegularFile {
-        return Err(invalid("what is handed over is not memory".into()));
+        return Err(invalid("the descriptor handed over is not memory".into()));
     }
     if u64::try_from(found.st_size) != Ok(len) {
         return Err(invalid(format!(

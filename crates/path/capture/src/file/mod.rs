@@ -18,9 +18,9 @@ mod time;
 mod window;
 mod xz;
 
-use std::io;
+use std::io::{self, Read};
 use std::panic::{self, AssertUnwindSafe};
-use std::path::Path;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
@@ -31,6 +31,23 @@ use open::{Format, Opened};
 use window::{Fetched, Window};
 
 use strata_wire::{Meta, prefetch};
+
+/// Where an input comes from.
+pub enum InputSource {
+    /// A file; `-` is standard input.
+    File(PathBuf),
+    /// Uncompressed bytes of a capture file, and their name in messages. It is read to its end.
+    Reader(PathBuf, Box<dyn Read + Send + Sync>),
+}
+
+impl std::fmt::Debug for InputSource {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::File(path) => f.debug_tuple("File").field(path).finish(),
+            Self::Reader(name, _) => f.debug_tuple("Reader").field(name).finish_non_exhaustive(),
+        }
+    }
+}
 
 /// How inputs are read.
 #[derive(Debug, Clone)]
@@ -204,16 +221,29 @@ pub(crate) struct Source {
 }
 
 impl Source {
-    /// Opens a file and reads its header.
+    /// Opens an input and reads its header.
     pub(crate) fn open(
-        path: &Path,
+        input: InputSource,
         index: u16,
         options: &InputOptions,
     ) -> Result<Self, CaptureError> {
-        let opened = open::open(path, options.stop.as_ref())?;
+        let (path, opened) = match input {
+            InputSource::File(path) => {
+                let opened = open::open(&path, options.stop.as_ref())?;
+                (path, opened)
+            }
+            InputSource::Reader(name, reader) => {
+                let opened = Opened::Stream {
+                    reader,
+                    compressed: false,
+                    is_live: false,
+                };
+                (name, opened)
+            }
+        };
         let mut notes = Notes {
             base: Place {
-                path: path.to_owned(),
+                path: path.clone(),
                 offset: 0,
                 compressed: opened.is_compressed(),
             },
@@ -229,10 +259,7 @@ impl Source {
             }
             Opened::Stream { reader, .. } => Window::new(reader, bytes, read_ahead),
         };
-        let mut window = window.map_err(|source| CaptureError::Open {
-            path: path.to_owned(),
-            source,
-        })?;
+        let mut window = window.map_err(|source| CaptureError::Open { path, source })?;
         let format = open::recognise(&mut window, &mut notes)?;
         Ok(Self {
             index,

@@ -86,7 +86,7 @@ impl Pcap {
             (2, 3) => Lengths::SmallerIsCaptured,
             (2, _) => Lengths::CapturedFirst,
             _ => {
-                let what = format!("pcap version {major}.{minor} is not known, only 2.x");
+                let what = format!("pcap version {major}.{minor} is not supported, only 2.x");
                 return Err((4, what, "convert it with the program that wrote it"));
             }
         };

@@ -335,7 +335,7 @@ impl Section {
         if major != 1 || (minor != 0 && minor != 2) {
             return Err(CaptureError::Unsupported {
                 place: notes.place(at.saturating_add(12)),
-                what: format!("pcapng version {major}.{minor} is not known, only 1.0 and 1.2"),
+                what: format!("pcapng version {major}.{minor} is not supported, only 1.0 and 1.2"),
                 advice: "convert it with the program that wrote it",
             });
         }

@@ -119,7 +119,7 @@ fn walkers_find_the_headers_of_each_format() {
             ..InputOptions::default()
         };
         let (mut source, mut ids) = (
-            Source::open(file.path(), 0, &options).unwrap(),
+            Source::open(InputSource::File(file.path().to_owned()), 0, &options).unwrap(),
             InterfaceIds::default(),
         );
         while !matches!(source.fill(&mut ids).unwrap(), Filled::Packets) {}

@@ -47,7 +47,7 @@ impl Lost {
                  over more CPUs"
             }
             Self::Device => {
-                "the card had no room: enlarge its rings (`ethtool -G INTERFACE rx N`, see -g), \
+                "the NIC's receive rings were full: enlarge them (`ethtool -G INTERFACE rx N`, see -g), \
                  or spread packets over more queues (-L)"
             }
         }

@@ -72,7 +72,7 @@ pub enum LiveError {
     },
     /// The card provides no timestamps.
     #[error(
-        "{interface}: the card does not timestamp received packets (`ethtool -T {interface}`): \
+        "{interface}: the NIC does not timestamp received packets (`ethtool -T {interface}`): \
          leave out -j to use the kernel's timestamps"
     )]
     NoCardTimes {

@@ -103,11 +103,11 @@ impl Device {
                 no("AF_XDP sees received packets only (-Q out)")
             }
             Exclusivity::Possible if options.stamps == Stamps::Adapter => {
-                no("AF_XDP has no times of the card (-j adapter)")
+                no("AF_XDP has no NIC timestamps (-j adapter)")
             }
             Exclusivity::Possible if workers > 1 => no(
-                "the card spreads packets over workers by itself, the two directions of a flow \
-                 perhaps to different ones (--cores)",
+                "the NIC spreads packets over workers by itself, and may separate the two \
+                 directions of a flow (--cores)",
             ),
             found => found,
         }

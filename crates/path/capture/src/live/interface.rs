@@ -169,9 +169,20 @@ const NAMED_MAX: usize = 20;
 
 fn known_names() -> String {
     match asked::names() {
-        Ok(names) => first_names(names.into_iter().map(|(_, name)| name).collect()),
+        Ok(names) => first_names(in_words(names)),
         Err(error) => format!("interfaces that the kernel does not list ({error})"),
     }
+}
+
+/// Interfaces as they can be given. Those with a comma in their names come first, with the number to give instead.
+fn in_words(mut names: Vec<(u32, String)>) -> Vec<String> {
+    let has_comma = |name: &str| name.contains(',');
+    names.sort_by_key(|(_, name)| !has_comma(name));
+    let word = |(number, name): (u32, String)| match has_comma(&name) {
+        true => format!("'{name}' (commas separate names: give its number, {number})"),
+        false => name,
+    };
+    names.into_iter().map(word).collect()
 }
 
 fn first_names(mut names: Vec<String>) -> String {
@@ -394,5 +405,15 @@ mod tests {
         assert!(all.ends_with("tap18, tap19"), "{all}");
         let some = first_names(names(500));
         assert_eq!(some, format!("{all}, 480 more (ip link)"));
+    }
+
+    #[test]
+    fn an_interface_with_a_comma_in_its_name_is_named_first_with_its_number() {
+        let mut names: Vec<(u32, String)> =
+            (1..500).map(|at: u32| (at, format!("tap{at}"))).collect();
+        names.push((700, "a,b".into()));
+        let said = first_names(in_words(names));
+        let start = "'a,b' (commas separate names: give its number, 700), tap1, ";
+        assert!(said.starts_with(start), "{said}");
     }
 }

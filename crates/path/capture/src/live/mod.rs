@@ -311,7 +311,7 @@ impl Live {
     pub fn ways(&self) -> Vec<Way> {
         let how = |port: &Port| match &port.source {
             Source::Ring(ring) if ring.has_card_times() => {
-                String::from("AF_PACKET, times of the card")
+                String::from("AF_PACKET, NIC timestamps")
             }
             Source::Ring(_) => String::from("AF_PACKET"),
             Source::Xsk(xsk) => {

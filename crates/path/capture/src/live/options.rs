@@ -200,7 +200,7 @@ fn no_xdp(device: &Device, options: &LiveOptions) -> Option<&'static str> {
     }
     match (options.direction, options.stamps) {
         (Direction::Out, _) => Some("it sees received packets only (-Q out)"),
-        (_, Stamps::Adapter) => Some("it has no times of the card (-j adapter)"),
+        (_, Stamps::Adapter) => Some("it has no NIC timestamps (-j adapter)"),
         _ => None,
     }
 }

@@ -52,13 +52,13 @@ impl fmt::Display for LiveEvent {
             Self::CardTimes(name, ClockEvent { off_ns, taken }) => {
                 write!(
                     f,
-                    "{name}: the card's clock is {} s off this host's; {}",
+                    "{name}: the NIC's clock is {} s off this host's; {}",
                     off_ns / 1_000_000_000,
                     if *taken {
-                        "its times are used, as -j adapter says"
+                        "its timestamps are used anyway (-j adapter)"
                     } else {
-                        "the host's times are used (phc2sys sets the card's clock; -j adapter \
-                         uses its times as they are)"
+                        "the kernel's timestamps are used (phc2sys sets the NIC's clock; -j \
+                         adapter uses its timestamps as they are)"
                     }
                 )
             }

@@ -257,7 +257,7 @@ fn what_af_xdp_cannot_do_is_shared() {
         let why = refused(&|options| options.direction = Direction::Out);
         assert!(why.contains("received packets only (-Q out)"), "{why}");
         let why = refused(&|options| options.stamps = Stamps::Adapter);
-        assert!(why.contains("no times of the card (-j adapter)"), "{why}");
+        assert!(why.contains("no NIC timestamps (-j adapter)"), "{why}");
 
         eventually("two workers", || {
             let workers = Live::open(&options(FAR), 2).unwrap();

@@ -17,7 +17,7 @@ use super::answer::Answers;
 use super::asking::Asking;
 use super::questions::Lack;
 
-const NO_QUEUE: &str = "a recording does not know the length of the queue in which a packet waited";
+const NO_QUEUE: &str = "a recording does not know queue lengths";
 
 pub(super) const LACKS: [Lack; 2] = [
     Lack {
@@ -31,7 +31,7 @@ pub(super) const LACKS: [Lack; 2] = [
 ];
 
 /// Why there is no filter.
-pub(super) const NO_FILTER: &str = "a recording sends features of packets, to which no tcpdump filter applies: write the \
+pub(super) const NO_FILTER: &str = "a recording sends packet features, which a tcpdump filter cannot test: write the \
      condition into the query, as in filter(T, dstport == 443)";
 
 /// How long to wait for vectors before the answer so far is shown, and signals are looked at.
@@ -96,7 +96,7 @@ pub(super) fn ask(
     if lost > 0 {
         asking.incomplete.push(format!(
             "{} lost on the way from the recording, because they arrived faster than the queries \
-             processed them: their packets are in no answer",
+             processed them: their packets are missing from the answers",
             count_of(lost, "vector")
         ));
     }

@@ -18,7 +18,7 @@ use super::answer::Answers;
 use super::asking::Asking;
 use super::questions::Lack;
 
-const NO_QUEUE: &str = "a capture does not say the length of the queue in which a packet waited";
+const NO_QUEUE: &str = "a capture has no queue lengths";
 
 /// What packets of a capture, or of an interface, do not have.
 pub(super) const LACKS: [Lack; 3] = [

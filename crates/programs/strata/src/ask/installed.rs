@@ -28,7 +28,7 @@ pub(super) fn install(args: &Args, name: &str, questions: Questions) -> Result<(
     let mut compiled = questions.compiled()?;
     let (Some(one), true) = (compiled.pop(), compiled.is_empty()) else {
         return Err(refuse(
-            "--install gives a name to one query: install several one after the other",
+            "--install takes one query: install several one after the other",
         ));
     };
     questions::check(

@@ -23,7 +23,7 @@ use super::answer::Answers;
 use super::asking::Asking;
 use super::questions::{Lack, is_query};
 
-const NO_QUEUE: &str = "a log does not say the length of the queue in which a packet waited";
+const NO_QUEUE: &str = "a log has no queue lengths";
 
 const LACKS: [Lack; 2] = [
     Lack {

@@ -253,8 +253,8 @@ pub(super) fn check<'a>(
         let lack = lacks
             .iter()
             .find(|lack| lack.column == unanswerable.missing[0]);
-        let why = lack.map_or("it is not available", |lack| lack.why);
-        let message = format!("{field} cannot be answered here: {why}");
+        let why = lack.map_or("packets lack it", |lack| lack.why);
+        let message = format!("{field} is not available here: {why}");
         let error = QueryError::new(text, place(text, field), message);
         return Err(wrong(name, &error));
     }

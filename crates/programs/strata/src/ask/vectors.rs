@@ -21,7 +21,7 @@ use super::questions::Lack;
 /// Packets wait at most this long for others of their flow.
 const INTERVAL_NS: u64 = 1_000_000_000;
 
-const NO_FILTER: &str = "vectors carry features of packets, to which no tcpdump filter applies: write the condition \
+const NO_FILTER: &str = "vectors carry packet features, which a tcpdump filter cannot test: write the condition \
      into the query, as in filter(T, dstport == 443)";
 const NOT_CARRIED: &str = "the vectors do not carry it";
 

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Result, anyhow};
 use strata_archive::{Moved, Place, relocate_until};
-use strata_store::Damage;
+use strata_store::damage_texts;
 use strata_terminal::disk::disk;
 use strata_terminal::logging::QuietArgs;
 use strata_terminal::output::{Completeness, print_json, refuse, standard};
@@ -126,7 +126,7 @@ impl Answer {
             bytes: moved.bytes,
             waits_for_readers: moved.waits_for_readers,
             interrupted: moved.interrupted,
-            damage: moved.damage.iter().map(Damage::to_string).collect(),
+            damage: damage_texts(&moved.damage),
         }
     }
 }

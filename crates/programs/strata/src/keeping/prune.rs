@@ -33,9 +33,10 @@ pub(crate) struct RetentionArgs {
     keep_class: Vec<String>,
 
     /// Delete the least important data while the log is larger than this: 500G, 2T. The oldest data
-    /// of classes that are not anomalous goes first, then the oldest of all. The newest file,
-    /// packets that a policy protects and files that were moved elsewhere are never deleted for
-    /// space.
+    /// of classes that are not anomalous goes first, then the oldest of all. The newest file and
+    /// packets that a policy protects are never deleted for space. All files in the log's directory
+    /// count; some are never deleted (manifest.json, archive.json, models, checkpoints, drift,
+    /// policies.jsonl). Files that were moved elsewhere do not count, and stay.
     #[arg(long, value_name = "SIZE")]
     max_size: Option<String>,
 
@@ -137,6 +138,8 @@ pub(crate) struct Answer {
     packets: u64,
     bytes: u64,
     bytes_left: u64,
+    /// Those of them in files that are never deleted.
+    fixed_bytes: u64,
     /// Block files that are old enough, and still being written.
     being_written: u64,
     waits_for_readers: bool,
@@ -159,6 +162,7 @@ impl Answer {
             packets: pruned.packets,
             bytes: pruned.bytes,
             bytes_left: pruned.bytes_left,
+            fixed_bytes: pruned.fixed_bytes,
             being_written: pruned.being_written,
             waits_for_readers: pruned.waits_for_readers,
             still_too_large: pruned.still_too_large,
@@ -248,13 +252,14 @@ fn summary(pruned: &Pruned, dry_run: bool) -> io::Result<()> {
     };
     writeln!(
         standard(),
-        "{} {} and {}, {upmost}{} packets, {upmost}{}; {} left",
+        "{} {} and {}, {upmost}{} packets, {upmost}{}; {} left, {} of it in files that are never deleted",
         if dry_run { "would delete" } else { "deleted" },
         count_of(pruned.parts, "part"),
         count_of(pruned.block_files, "block file"),
         grouped(pruned.packets),
         human_bytes(pruned.bytes),
         human_bytes(pruned.bytes_left),
+        human_bytes(pruned.fixed_bytes),
     )
 }
 
@@ -289,8 +294,11 @@ pub(crate) fn say(pruned: &Pruned, dry_run: bool) {
     }
     if pruned.still_too_large {
         warn!(
-            "only the newest file and packets that policies protect are left, and they are larger \
-             than --max-size"
+            "the log is larger than --max-size: left are {} in its newest file and packets that policies protect, and \
+             {} in files that are never deleted (manifest.json, archive.json, models, checkpoints, drift, \
+             policies.jsonl)",
+            human_bytes(pruned.bytes_left.saturating_sub(pruned.fixed_bytes)),
+            human_bytes(pruned.fixed_bytes),
         );
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use anyhow::{Result, anyhow};
 use strata_archive::verify;
-use strata_store::{Damage, Log, Losses};
+use strata_store::{Log, Losses, damage_counts, damage_texts};
 use strata_terminal::disk::disk;
 use strata_terminal::key::KeyArgs;
 use strata_terminal::logging::QuietArgs;
@@ -62,13 +62,9 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     };
     let verified = verify(&log, args.key.read()?.as_ref())?;
     drop(progress);
-    let ended = match verified.damage.len() {
-        0 => Ok(()),
-        places => Err(anyhow!(
-            "{} in {}",
-            count_of(places as u64, "damaged place"),
-            args.log.display()
-        )),
+    let ended = match damage_counts(&verified.damage) {
+        None => Ok(()),
+        Some(counts) => Err(anyhow!("{counts} in {}", args.log.display())),
     };
     let others_packets = others.packets();
     let others = others.texts(time).into_iter();
@@ -79,23 +75,22 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let lost = lost.chain(others.iter().cloned());
     if args.json {
         let packets = verified.lost.iter().map(|(_, packets)| *packets);
-        let texts = |all: &[Damage]| all.iter().map(Damage::to_string).collect::<Vec<String>>();
         print_json(&Answer {
             files: verified.files,
             packets: verified.packets,
             bytes: verified.bytes,
             not_decrypted: verified.not_decrypted,
-            warnings: [texts(&verified.warnings), others.clone()].concat(),
+            warnings: [damage_texts(&verified.warnings), others.clone()].concat(),
             lost_packets: packets.fold(others_packets, u64::saturating_add),
-            damage: texts(&verified.damage),
+            damage: damage_texts(&verified.damage),
             completeness: Completeness::of(&ended),
         })?;
     }
     for warning in &verified.warnings {
         warn!("{}", Printable(&warning.to_string()));
     }
-    for damage in &verified.damage {
-        error!("{}", Printable(&damage.to_string()));
+    for text in damage_texts(&verified.damage) {
+        error!("{}", Printable(&text));
     }
     if args.json || args.quiet.is_quiet() || ended.is_err() {
         lost.for_each(|lost| warn!("{lost}"));

@@ -18,8 +18,8 @@ use super::{App, AppArgs, Out, SHORT, address, run};
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 From each packet that met a long queue, the diagnosis walks back for --lookback; walks that meet are
-one burst. Each row is a source (address) of a burst: its packets and bytes there, beside those of
-the burst.
+one burst. Each row is a source (address) of a burst: its packets and bytes there, next to those of
+the whole burst.
 
 Examples:
   strata gpv bursts vectors.gpv --top 3
@@ -47,9 +47,9 @@ pub(in super::super) struct BurstsArgs {
     #[arg(long, value_name = "TIME", default_value = "10ms", value_parser = short_duration_ns)]
     burst_max: u64,
 
-    /// Wait this long, in time of the packets, for vectors that come later; packets that come later
-    /// still are left out, and counted. Vectors come when their flow has several packets, so flows
-    /// with few packets come late.
+    /// Wait this long, by packet timestamps, for late vectors; packets that come even later are left
+    /// out, and counted. A vector comes once its flow has several packets, so packets of small flows
+    /// come late.
     #[arg(long, value_name = "TIME", default_value = "1m", value_parser = duration_ns)]
     hold: u64,
 
@@ -73,14 +73,14 @@ const COLUMNS: [Column; 14] = [
         name: "continues",
         kind: Kind::Flag,
         unit: "",
-        description: "whether the next burst goes on from here",
+        description: "whether the next burst continues this one",
         width: 5,
     },
     number("congested", "packets", "met a long queue", 9),
     number(
         "packets",
         "packets",
-        "found by the walks, these included",
+        "found by the walks, congested ones included",
         8,
     ),
     number("bytes", "B", "of these packets on the wire", 12),
@@ -223,7 +223,7 @@ impl App for Diagnosis {
             (counters.late, "came later than --hold allows"),
             (
                 counters.refused,
-                "were of more hosts than there is room for",
+                "were of more hosts than are counted separately",
             ),
             (counters.cut, "were left out of walks (--packets-max)"),
             (

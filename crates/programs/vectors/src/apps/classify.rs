@@ -21,7 +21,7 @@ use crate::flows::REASSEMBLY;
 #[command(after_help = "\
 A row is one direction of a conversation, split after a minute and after 1,024 packets, as in
 `strata gpv features`: its class, and the share of the forest's votes for it. Vectors of at most 4
-switches are taken at the same time.
+switches are accepted at the same time.
 
 Examples:
   strata gpv features -r trace.pcap --labels labels.csv -o flows.csv
@@ -54,7 +54,7 @@ const COLUMNS: [Column; 12] = [
     number("packets", "packets", "of the flow", 7),
     number("bytes", "B", "of these packets on the wire", 10),
     number("duration", "ns", "from the first packet to the last", 14),
-    words("class", "what the forest takes the flow for", 12),
+    words("class", "class of the flow by the forest", 12),
     Column {
         name: "share",
         kind: Kind::F64,

@@ -13,8 +13,8 @@ use super::{App, AppArgs, Out, SHORT, address, run};
 /// Arguments of `strata gpv profile`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-A row is a host (source address): its packets, and the gaps between them in time order, whichever
-flow they are of. With --times, a row is a packet.
+A row is a host (source address): its packets, and the gaps between them in time order, across all
+its flows. With --times, a row is a packet.
 
 Examples:
   strata gpv profile vectors.gpv
@@ -60,7 +60,7 @@ const COLUMNS: [Column; 10] = [
     number("gap_max", "ns", "longest time between two packets", 13),
 ];
 
-const TIMES: [Column; 3] = [SWITCH, HOST, time("time", "when the packet came")];
+const TIMES: [Column; 3] = [SWITCH, HOST, time("time", "arrival of the packet")];
 
 pub(in super::super) fn profile(args: &ProfileArgs) -> Result<()> {
     let app = Profiling {

@@ -348,7 +348,8 @@ impl<O: RecordOutput> Reading<'_, O> {
                 Found::Nothing => backoff(RING_WAIT),
                 Found::End => break,
                 Found::Abandoned => {
-                    let what = "the program that wrote the ring is gone without marking its end";
+                    let what =
+                        "the program that wrote the ring ended without marking the end of the ring";
                     (self.tell)(&Notice::warning(format!("{name}: {what}")));
                     break;
                 }

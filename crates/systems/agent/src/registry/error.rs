@@ -21,7 +21,7 @@ pub enum RegistryError {
     Taken(String),
     /// The name is in use, by a member of another kind.
     #[error(
-        "the name {name} is that of {has}, and {wants} cannot have it: a collector has the name of its destination, an \
+        "the name {name} belongs to {has}, and {wants} cannot have it: a collector has the name of its destination, an \
          agent any other"
     )]
     OtherKind {
@@ -84,7 +84,7 @@ pub enum RegistryError {
         is_new: bool,
     },
     /// A member of the fleet asks for what is not for it.
-    #[error("{0} is enrolled as {1}: enrol under another name for this")]
+    #[error("{0} is enrolled as {1}, which may not do this: enrol under another name")]
     NotThat(String, &'static str),
     /// There is no version before.
     #[error("there is no previous version of the policies to apply again")]

@@ -120,7 +120,7 @@ pub(super) fn read(
     recent: &mut Recent,
     out: &mut Vec<u8>,
 ) -> Result<u32, Invalid> {
-    const CUT: Invalid = Invalid("a cut header");
+    const CUT: Invalid = Invalid("a truncated header");
     let len = u16::from_be_bytes(r.all());
     let is_whole = r.bits(1) != 0;
     let has_reference = r.bits(1) != 0;

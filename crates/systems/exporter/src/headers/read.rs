@@ -17,7 +17,7 @@ pub(super) struct Read {
 }
 
 pub(super) const NO_PREFIX: Invalid = Invalid("a reference to a missing start of frame");
-pub(super) const TOO_LONG: Invalid = Invalid("more payload than IP can say");
+pub(super) const TOO_LONG: Invalid = Invalid("more payload than IP allows");
 
 /// Reads a plain header of this kind.
 #[inline(never)]
@@ -472,7 +472,7 @@ impl Record<'_, '_> {
     }
 }
 
-const CUT: Invalid = Invalid("a cut record");
+const CUT: Invalid = Invalid("a truncated record");
 
 /// Reads a start of the frame that was not there before; its number.
 #[inline(never)]

@@ -92,7 +92,7 @@ impl HeaderReader {
                 (read.wire_len, &self.plain[read.start..read.end])
             };
             if r.rest().is_none() {
-                return Err(wrong("a cut record", start));
+                return Err(wrong("a truncated record", start));
             }
             let header = Header {
                 ts_ns: model.time_ns,

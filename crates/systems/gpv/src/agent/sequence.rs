@@ -142,7 +142,7 @@ impl Sequencer {
         }
         if first < cache.next_seq || first.wrapping_sub(cache.next_seq) > AHEAD_MAX {
             self.counters.damaged = self.counters.damaged.wrapping_add(1);
-            let what = "a sequence number that contradicts those before";
+            let what = "a sequence number that contradicts earlier ones";
             return Err(FormatError {
                 what,
                 offset: 16,

@@ -47,7 +47,7 @@ impl<'a> FlushSlots<'a> {
         let (ranges, rest) = ranges.as_chunks();
         if !rest.is_empty() || ranges.len() != usize::from(header.ranges.get()) {
             return fail(
-                "a number of ranges that differs from the ranges that follow",
+                "a count of ranges that differs from the ranges that follow",
                 6,
             );
         }
@@ -55,7 +55,10 @@ impl<'a> FlushSlots<'a> {
         for range in ranges.iter().map(first_and_slots) {
             let (first, slots) = (u64::from(range.0), u64::from(range.1));
             if first < next || slots == 0 {
-                return fail("ranges of slots that do not ascend", HEADER_LEN);
+                return fail(
+                    "ranges of slots that are not in ascending order",
+                    HEADER_LEN,
+                );
             }
             next = first.saturating_add(slots);
         }

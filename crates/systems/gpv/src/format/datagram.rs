@@ -239,7 +239,7 @@ impl<'a> Datagram<'a> {
     pub fn new_checked(bytes: &'a [u8]) -> Result<Self, FormatError> {
         let wrong = |what, offset| FormatError::new(what, offset, bytes.len());
         let (header, _) = DatagramHeader::read_from_prefix(bytes)
-            .map_err(|_| wrong("a cut datagram header", bytes.len()))?;
+            .map_err(|_| wrong("a truncated datagram header", bytes.len()))?;
         if header.magic != MAGIC {
             return Err(wrong("not grouped packet vectors: another magic number", 0));
         }
@@ -262,7 +262,7 @@ impl<'a> Datagram<'a> {
             .checked_add(u64::from(header.vectors.get()))
             .is_none()
         {
-            return Err(wrong("a sequence number past the last", 16));
+            return Err(wrong("a sequence number past the maximum", 16));
         }
         Ok(Self {
             cache: header.cache.get(),
@@ -369,7 +369,7 @@ impl<'a> Datagram<'a> {
     ) -> Result<(Vector<'t, Full>, usize, usize), FormatError> {
         let wrong = |what, offset| FormatError::new(what, offset, self.bytes.len());
         let (header, rest) = VectorHeader::read_from_prefix(&self.bytes[at..])
-            .map_err(|_| wrong("a cut vector header", at))?;
+            .map_err(|_| wrong("a truncated vector header", at))?;
         let count = usize::from(header.count.get());
         if count == 0 {
             return Err(wrong("an empty vector", at.wrapping_add(12)));
@@ -395,7 +395,7 @@ impl<'a> Datagram<'a> {
             .wrapping_add(count.wrapping_mul(self.columns.tuple_len()));
         let body = rest
             .get(..len)
-            .ok_or_else(|| wrong("a cut vector", self.bytes.len()))?;
+            .ok_or_else(|| wrong("a truncated vector", self.bytes.len()))?;
         let (addresses, mut columns) = body.split_at(address_len.wrapping_mul(2));
         let first = tuples.len();
         tuples.resize(first.wrapping_add(count), Full::default());

@@ -117,8 +117,8 @@ pub fn parse<'a, T: PaperTuple>(
     tuples: &'a mut Vec<T>,
 ) -> Result<(Vector<'a, T>, usize), FormatError> {
     let wrong = |what, offset| FormatError::new(what, offset, bytes.len());
-    let (header, rest) =
-        PaperHeader::read_from_prefix(bytes).map_err(|_| wrong("a cut header", bytes.len()))?;
+    let (header, rest) = PaperHeader::read_from_prefix(bytes)
+        .map_err(|_| wrong("a truncated header", bytes.len()))?;
     let count = usize::from(header.count.get());
     if count == 0 {
         return Err(wrong("an empty vector", 14));
@@ -129,7 +129,7 @@ pub fn parse<'a, T: PaperTuple>(
     }
     let body = rest
         .get(..count.wrapping_mul(T::LEN))
-        .ok_or_else(|| wrong("cut tuples", bytes.len()))?;
+        .ok_or_else(|| wrong("truncated tuples", bytes.len()))?;
     tuples.clear();
     tuples.extend(body.chunks_exact(T::LEN).map(T::held));
     let end = |address: u32, port| Endpoint {

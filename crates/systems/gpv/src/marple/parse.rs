@@ -268,7 +268,7 @@ impl<'a> Parser<'a> {
     fn deeper(&mut self) -> Result<(), QueryError> {
         self.depth = self.depth.wrapping_add(1);
         match self.depth > DEPTH_MAX {
-            true => Err(self.wrong(format!("more than {DEPTH_MAX} brackets inside one another"))),
+            true => Err(self.wrong(format!("brackets nested more than {DEPTH_MAX} deep"))),
             false => Ok(()),
         }
     }
@@ -336,7 +336,7 @@ impl<'a> Parser<'a> {
             let right = self.level(level.wrapping_add(1))?;
             let depth = left.depth.max(right.depth).wrapping_add(1);
             if depth > OPERATORS_MAX {
-                let message = format!("more than {OPERATORS_MAX} operators inside one another");
+                let message = format!("operators nested more than {OPERATORS_MAX} deep");
                 return Err(QueryError::new(self.text, at, message));
             }
             let node = Node::Binary(operator, Box::new(left), Box::new(right));
@@ -379,7 +379,7 @@ impl<'a> Parser<'a> {
             Token::Word("ICMP") => Node::Int(1),
             Token::Word("INFINITY" | "infinity") => {
                 return Err(
-                    self.wrong("vectors are of packets that arrived: no packet is lost here")
+                    self.wrong("vectors describe packets that arrived: no packet is lost here")
                 );
             }
             Token::Word("before") if self.is_call() => return self.before(at),

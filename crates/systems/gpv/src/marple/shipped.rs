@@ -73,8 +73,8 @@ R3 = groupby(R2, [epoch], flow_count);
     },
     Shipped {
         name: "ewma-latencies",
-        about: "moving average of the time that a flow's packets wait in the queue: its depth \
-                on their arrival, times the time to send one unit of it",
+        about: "moving average of the time that a flow's packets wait in the queue: the depth of \
+                the queue when they arrive, times the time to send one unit of it",
         parameters: &[("alpha", "0.2"), ("unit", "1ns")],
         text: "\
 def ewma([avg], [qsize]):

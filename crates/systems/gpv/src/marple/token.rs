@@ -35,7 +35,7 @@ pub(super) fn tokens<'a>(
 ) -> Result<Vec<Placed<'a>>, QueryError> {
     if text.len() > TEXT_MAX {
         let message = format!(
-            "a query of {} bytes: at most {TEXT_MAX} are read",
+            "a query of {} bytes: at most {TEXT_MAX} are allowed",
             text.len()
         );
         return Err(QueryError::new(text, 0, message));
@@ -122,9 +122,9 @@ fn number<'a>(word: &str) -> Result<Token<'a>, String> {
         "us" => 1_000,
         "ms" => 1_000_000,
         "s" => 1_000_000_000,
-        other => return Err(format!("{other:?} is not a unit: ns, us, ms and s are")),
+        other => return Err(format!("{other:?} is not a unit: write ns, us, ms or s")),
     };
-    let wrong = || format!("{word} is not a number that fits");
+    let wrong = || format!("{word} is not a number, or is too large");
     if digits.contains('.') {
         let real: f64 = digits.parse().map_err(|_| wrong())?;
         return Ok(Token::Real(real * f64::from(unit)));

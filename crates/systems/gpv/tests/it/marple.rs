@@ -347,7 +347,7 @@ fn errors_say_what_is_wrong_and_where() {
         ),
         (
             "R = groupby(T, [srcip], f);",
-            "1:25: no fold f: define it by def",
+            "1:25: no fold f: define it with def",
         ),
         (
             "R = filter(T, tout > 3);",
@@ -359,7 +359,7 @@ fn errors_say_what_is_wrong_and_where() {
         ),
         (
             "R = filter(T, proto == 7x);",
-            "1:24: \"x\" is not a unit: ns, us, ms and s are",
+            "1:24: \"x\" is not a unit: write ns, us, ms or s",
         ),
         (
             "R = filter(T, $x == 1);",
@@ -368,7 +368,7 @@ fn errors_say_what_is_wrong_and_where() {
         ("R = filter(T, é);", "1:15: 'é' has no meaning here"),
         (
             "def f([n], []): if n == 0 { x = 1; } n = x\nR = groupby(T, [srcip], f);",
-            "1:42: x may have no value here",
+            "1:42: x may have no value at this point",
         ),
         (
             "def f([n], []): emit(); n = 1; emit()\nR = groupby(T, [srcip], f);",
@@ -381,7 +381,7 @@ fn errors_say_what_is_wrong_and_where() {
         (
             "def f([n], []): n = n + 1; emit()\nA = groupby(T, [srcip], f);\n\
              B = groupby(T, [srcip], f);\nC = zip(A, B);",
-            "4:12: both A and B have a column n, and not the same: rename one by map",
+            "4:12: both A and B have a column n, and not the same: rename one with map",
         ),
     ];
     for (text, wanted) in cases {
@@ -655,16 +655,16 @@ fn what_is_too_large_or_too_deep_is_refused() {
         "(".repeat(5000),
         ")".repeat(5000)
     );
-    assert!(error(&deep).ends_with("more than 48 brackets inside one another"));
+    assert!(error(&deep).ends_with("brackets nested more than 48 deep"));
     let not = format!("R = filter(T, {}true);", "!".repeat(5000));
-    assert!(error(&not).ends_with("more than 48 brackets inside one another"));
+    assert!(error(&not).ends_with("brackets nested more than 48 deep"));
     let long = format!("R = filter(T, tin{} > 1);", " + tin".repeat(5000));
-    assert!(error(&long).ends_with("more than 200 operators inside one another"));
+    assert!(error(&long).ends_with("operators nested more than 200 deep"));
     // Deep on the left, by brackets around chains.
     let chain = (0..40).fold("1".to_owned(), |inner, _| {
         format!("({inner}{})", "+1*1".repeat(150))
     });
-    assert!(error(&format!("R = filter(T, {chain} > 1);")).ends_with("inside one another"));
+    assert!(error(&format!("R = filter(T, {chain} > 1);")).ends_with(" deep"));
     let statements: String = (0..100)
         .map(|n| format!("R{n} = filter(T, true);\n"))
         .collect();

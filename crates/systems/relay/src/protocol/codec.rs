@@ -76,7 +76,7 @@ impl Message {
             Self::End(_) => "end",
             Self::Ended => "end of the relay",
             Self::Failed(_) => "failure",
-            Self::Alive => "sign of life",
+            Self::Alive => "keepalive",
             Self::Challenge(_) => "challenge",
             Self::Proof(_) => "proof",
             Self::Begin(_) => "beginning",

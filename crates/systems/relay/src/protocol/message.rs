@@ -142,7 +142,7 @@ impl Begin {
             ("bytes of a class's name", class, NAME_LEN_MAX),
         ];
         match lengths.iter().find(|(_, is, max)| is > max) {
-            Some((what, is, max)) => Err(format!("{is} {what}: a relay takes {max}")),
+            Some((what, is, max)) => Err(format!("{is} {what}: a relay accepts at most {max}")),
             None => Ok(()),
         }
     }

@@ -180,7 +180,7 @@ impl<'a> Admission<'a> {
         });
         if let Some((index, _)) = victim {
             let gone = self.pending.remove(index);
-            self.note(gone.source, "made room for others");
+            self.note(gone.source, "closed to make room for others");
         }
     }
 
@@ -279,8 +279,8 @@ impl<'a> Admission<'a> {
         self.reported = Some(Instant::now());
         let (count, last) = (self.strangers, &self.last_stranger);
         (self.inner.report)(&match count {
-            1 => format!("a connection ended before it was let in: {last}"),
-            _ => format!("{count} connections ended before they were let in; the last: {last}"),
+            1 => format!("a connection ended before it was admitted: {last}"),
+            _ => format!("{count} connections ended before they were admitted; the last: {last}"),
         });
         self.strangers = 0;
     }

@@ -364,7 +364,7 @@ fn what_a_recording_cannot_be_asked() {
         "{said}"
     );
     let said = says(&mut recording.ask(&["ewma-latencies"]), 2);
-    assert!(said.contains("qsize cannot be answered here"), "{said}");
+    assert!(said.contains("qsize is not available here"), "{said}");
     let attached: Vec<Running> = (0..8)
         .map(|_| Running::start(&mut recording.ask(&["tcp-timeouts"])))
         .collect();

@@ -104,7 +104,7 @@ fn an_agent_takes_vectors_from_a_ring_while_they_are_written() {
         if is_killed {
             run.kill().unwrap();
             run.wait().unwrap();
-            until_it_says(&mut errors, "is gone without marking its end");
+            until_it_says(&mut errors, "ended without marking the end of the ring");
             assert_eq!(counts_if(agent, 1)["unended"], 1);
             continue;
         }

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::Write as _;
 use std::net::{IpAddr, Ipv4Addr};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::Command;
 
@@ -289,6 +290,15 @@ fn what_cannot_be_anonymized_is_refused_or_said() {
         let said = failed(&mut export(out, file, &[]));
         assert!(said.contains(why), "{said}");
         assert!(!Path::new(out).exists());
+    }
+    // A key that others can read is used, with the warning of other secrets.
+    for (mode, is_private) in [(0o644, false), (0o604, false), (0o400, true), (0o600, true)] {
+        fs::set_permissions(&key, fs::Permissions::from_mode(mode)).unwrap();
+        let done = export(out, &key, &[]).output().unwrap();
+        let said = String::from_utf8(done.stderr).unwrap();
+        assert!(done.status.success(), "{said}");
+        let warning = format!("{key}: others can read this secret (mode {mode:04o}): `chmod 600");
+        assert_eq!(!said.contains(&warning), is_private, "{said}");
     }
     // The key is not overwritten.
     refused(&mut export(&key, &key, &["-F", "pcapng"]));

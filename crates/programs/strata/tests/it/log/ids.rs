@@ -176,7 +176,7 @@ fn alerts_label_their_flows_and_a_log_gives_the_features_of_its_capture() {
     ]);
     let said = String::from_utf8(output.stderr).unwrap();
     assert!(
-        said.contains("frames.csv: several label files have to be"),
+        said.contains("frames.csv: cannot be combined with other label files"),
         "{said}"
     );
 }
@@ -304,7 +304,13 @@ fn flows_of_a_log_are_labelled_by_hand() {
     let trace = case.path("trace.pcap");
     let before = std::fs::read(&trace).unwrap();
     for (label, file, more, status, says) in [
-        ("attack", &labels, vec![], 2, "which flows? Give a filter"),
+        (
+            "attack",
+            &labels,
+            vec![],
+            2,
+            "no flows selected: give a filter",
+        ),
         (
             "-",
             &labels,

@@ -215,7 +215,7 @@ fn packets_that_a_full_disk_cost_are_said() {
         ledger.seen.1 += 3_000_000;
     });
     let named = log.display();
-    let expected = format!("{named} lacks 2,065 packets: the disk was full; what is selected");
+    let expected = format!("{named} lacks 2,065 packets: the disk was full; the selection");
     for (command, options) in [
         ("read", &[][..]),
         ("grep", &["HTTP"]),

@@ -1,6 +1,7 @@
 //! What a log keeps, what is read from it, and what is learned from it.
 
 mod anonymize;
+mod certificates;
 mod dedup;
 mod fingerprints;
 mod flow_collector;
@@ -17,3 +18,5 @@ mod outputs;
 mod read;
 mod reasons;
 mod rest;
+mod rotated;
+mod scratch;

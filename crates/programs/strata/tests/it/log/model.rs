@@ -370,7 +370,7 @@ fn a_site_is_learnt_without_labels() {
     assert_eq!(output.status.code(), Some(3), "{said}{errors}");
     for line in [
         "Learnt from 47,843 packets of 2,403 flows",
-        "8,295 packets are under an alert or near one: left out.",
+        "8,295 packets left out, because they are under an alert or near one.",
         "6/443 (450)",
         "Too little: 177 s of traffic",
         "8 trees, unusual from a score of 0.",

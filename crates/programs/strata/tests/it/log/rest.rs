@@ -861,3 +861,45 @@ fn who_may_not_change_a_log_is_told_so() {
     }
     open(&log, 0o755);
 }
+
+/// Bytes of all files of a log, as find(1) sees them.
+fn bytes_on_disk(log: &Path) -> u64 {
+    let sizes = ok(Command::new("find")
+        .arg(log)
+        .args(["-type", "f", "-printf", "%s\n"]));
+    sizes.lines().map(|size| size.parse::<u64>().unwrap()).sum()
+}
+
+#[test]
+fn the_size_of_a_log_is_what_is_on_the_disk() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = compacted(dir.path());
+    let prune = |options: &[&str]| {
+        let output = strata().arg("prune").arg(&log).args(options).output();
+        let output = output.unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.success(), "{said}");
+        (String::from_utf8(output.stdout).unwrap(), said)
+    };
+    let all = bytes_on_disk(&log).to_string();
+    let (text, said) = prune(&["--max-size", &all]);
+    assert!(text.contains("deleted 0 parts and 0 block files"), "{text}");
+    assert!(
+        text.contains("of it in files that are never deleted"),
+        "{text}"
+    );
+    assert!(!said.contains("--max-size"), "{said}");
+    // Less than the model and the manifests have.
+    let (json, said) = prune(&["--max-size", "100k", "--json"]);
+    let json: Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(json["bytes_left"], bytes_on_disk(&log));
+    assert_eq!(json["still_too_large"], true);
+    let model = files(&log.join("models"), ".json");
+    let model = std::fs::metadata(&model[0]).unwrap().len();
+    let fixed = json["fixed_bytes"].as_u64().unwrap();
+    assert!(fixed > model && model > 100_000, "{json}");
+    assert!(
+        said.contains("larger than --max-size") && said.contains("in files that are never deleted"),
+        "{said}"
+    );
+}

@@ -764,6 +764,63 @@ fn a_relays_disk_that_fills_is_answered_by_its_switch() {
     assert!(verify.unwrap().status.success());
 }
 
+/// A budget of detail decides before the disk is full: the packets dropped after it are named in its line.
+#[test]
+fn packets_that_are_dropped_after_they_got_detail_are_named() {
+    const PACKETS: u64 = 80_000;
+    if !may_use_kernel("a full disk") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let disk = Disk::new(dir.path(), "12m");
+    let trace = dir.path().join("trace.pcap");
+    let mut generate = Command::new(STRATA);
+    generate.args(["generate", "--profile", "imix", "-c", "80000", "-o"]);
+    assert!(generate.arg(&trace).status().unwrap().success());
+    let config = never_full(dir.path());
+    let log = disk.path().join("log");
+    let output = Command::new(STRATA)
+        .args(["record", "--detail", "50%", "--when-full", "drop"])
+        .args(["--block-size", "64KiB", "--config"])
+        .arg(&config)
+        .arg("-r")
+        .arg(&trace)
+        .arg("-o")
+        .arg(&log)
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let out = dir.path().join("out.pcap");
+    let mut export = Command::new(STRATA);
+    export.args(["export", "-F", "pcap", "-w"]).arg(&out);
+    assert!(export.arg(&log).status().unwrap().success());
+    // More was given than is there.
+    let dropped = PACKETS - packets_in(&out);
+    assert!(dropped > PACKETS / 10, "{dropped}");
+    let info = |arguments: &[&str]| {
+        let output = Command::new(STRATA)
+            .arg("info")
+            .args(arguments)
+            .arg(&log)
+            .output();
+        String::from_utf8(output.unwrap().stdout).unwrap()
+    };
+    let json: Value = serde_json::from_str(&info(&["--json"])).unwrap();
+    let detail = &json[0]["detail"];
+    assert_eq!(detail["dropped_packets"], dropped, "{detail}");
+    assert!(detail["given_bytes"].as_u64() > json[0]["in_log"]["kept_bytes"].as_u64());
+    let told = format!(
+        "; dropped afterwards, with the payload given to them: {} packets, ",
+        strata_wire::grouped(dropped)
+    );
+    for said in [info(&[]), String::from_utf8(output.stdout).unwrap()] {
+        let line = said.lines().find(|line| line.starts_with("detail: "));
+        let line = line.unwrap_or_else(|| panic!("{said}"));
+        assert!(line.contains(" of payload given"), "{line}");
+        assert!(line.contains(&told), "{line}");
+    }
+}
+
 fn bytes_below(dir: &Path) -> u64 {
     let entries = fs::read_dir(dir).unwrap().flatten();
     let bytes = entries.map(|entry| match entry.metadata() {

@@ -158,6 +158,22 @@ fn what_is_misspelt_is_not_answered_with_nothing_found() {
             "{path}: {field}"
         );
     }
+    for (path, known) in [
+        ("logs/0/search?fitler=tcp", "filter, from, to"),
+        ("logs/0/series?point=10", "points"),
+        ("logs/0/reasons?limits=1", "limit"),
+        ("logs/0/storage?max_age=1", "max_age_days, max_bytes"),
+        ("logs/0/export?format=csv&flows=1", "flow"),
+        ("searches/1/flows?sorted=first", "sort, order"),
+        ("filter/check?filters=tcp", "filter"),
+        ("logs?filter=tcp", "no parameters"),
+    ] {
+        let answer = serving.send("GET", &format!("/api/v1/{path}"), &[], b"");
+        let error = answer.json()["error"].as_str().unwrap().to_owned();
+        assert_eq!(answer.status, 400, "{path}: {error}");
+        let (_, takes) = error.split_once("this path takes ").unwrap();
+        assert!(takes.contains(known), "{path}: {error}");
+    }
     for (query, said) in [
         ("class=Benign", "the classes here are"),
         ("reason=no-such", "no-such"),

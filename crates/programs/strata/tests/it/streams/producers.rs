@@ -5,15 +5,18 @@ use std::collections::BTreeMap;
 use std::io::Write as _;
 use std::net::SocketAddr;
 use std::ops::Range;
+use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
+use strata_testkit::{Disk, may_use_kernel};
 use tempfile::TempDir;
 
 use crate::common::program::{ok, strata};
 use crate::common::serving::serving;
+use crate::common::signal::signal;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -214,4 +217,67 @@ fn records_that_a_server_never_confirmed_are_counted() {
     // The first one perhaps.
     let counted = ["7 records not confirmed", "8 records not confirmed"];
     assert!(counted.iter().any(|said| errors.contains(said)), "{errors}");
+    assert!(errors.contains("refused"), "{errors}");
+}
+
+/// It waits for a server that does not answer, so that its end takes longer.
+#[test]
+fn a_second_signal_ends_a_command_only_after_a_second_and_says_so() {
+    let folder = TempDir::new().unwrap();
+    let server = Server::start(&folder.path().join("streams"), "127.0.0.1:0");
+    let mut command = producer(&server.place(), "web1");
+    let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    stdin.write_all(b"web1 first\n").unwrap();
+    until("in the stream", || !server.records().is_empty());
+    signal(&server.child, "STOP");
+    feed(&mut stdin, "web1", 0..7);
+    let first = Instant::now();
+    signal(&child, "INT");
+    while child.try_wait().unwrap().is_none() {
+        assert!(first.elapsed() < PATIENCE, "it goes on");
+        signal(&child, "INT");
+    }
+    assert!(first.elapsed() >= Duration::from_secs(1));
+    drop(stdin);
+    let output = child.wait_with_output().unwrap();
+    let errors = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.signal(), Some(2), "{errors}");
+    let line = "strata: interrupted twice: ended before everything was finished\n";
+    assert!(errors.ends_with(line), "{errors}");
+}
+
+#[test]
+fn a_full_disk_of_the_server_is_the_reason_and_the_count_is_a_lower_bound() {
+    const LINES: usize = 40_000;
+    assert!(may_use_kernel("a small disk"));
+    let folder = TempDir::new().unwrap();
+    let disk = Disk::new(folder.path(), "24M");
+    let dir = disk.path().join("streams");
+    ok(strata().args(["stream", "create"]).arg(&dir).arg("events"));
+    let server = Server::start(&dir, "127.0.0.1:0");
+    let mut command = producer(&server.place(), "web1");
+    let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    let line = "x".repeat(1000) + "\n";
+    stdin.write_all(line.repeat(LINES).as_bytes()).unwrap();
+    drop(stdin);
+    let output = child.wait_with_output().unwrap();
+    let errors = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{errors}");
+    let last = errors.lines().last().unwrap();
+    assert!(last.contains("No space left on device"), "{errors}");
+    assert!(last.contains("may be in the stream"), "{errors}");
+    let said = String::from_utf8(output.stdout).unwrap().replace(',', "");
+    let least = said.strip_prefix("at least ").unwrap();
+    let least: usize = least.split(' ').next().unwrap().parse().unwrap();
+    let there = ok(strata()
+        .args(["stream", "tail"])
+        .arg(&dir)
+        .args(["events", "--cursor", "0.0"]));
+    let there = there.lines().count();
+    assert!((5_000..LINES).contains(&there), "{there}");
+    assert!(least <= there, "{said}, {there} are there");
+    let unconfirmed = format!("{} records not confirmed", LINES - least);
+    assert!(last.replace(',', "").contains(&unconfirmed), "{last}");
 }

@@ -256,6 +256,84 @@ fn published_and_packed_reports_are_found_by_other_processes() {
     );
 }
 
+#[test]
+fn a_counter_never_wraps_and_increments_that_no_link_carries_are_refused() {
+    const MOST: u64 = 1 << 56;
+    let dir = TempDir::new().unwrap();
+    let store = dir.path().join("store");
+    let collector = Collector::start(&store, &[]);
+    let socket = sender();
+    let mut sequence = 0;
+    let mut add = |increments: &[u64]| {
+        let report = |add: &u64| [&[10, 0, 0, 1][..], &add.to_be_bytes()].concat();
+        let reports: Vec<Vec<u8>> = increments.iter().map(report).collect();
+        let bytes = packed(0x23, 0, sequence, [4, 8, 2], &reports);
+        socket.send_to(&bytes, collector.reports).unwrap();
+        sequence += u32::try_from(reports.len()).unwrap();
+    };
+    let counted = |count: u64| {
+        wait_for(&store, &["get", "10.0.0.1"], |found| {
+            found["count"]["at_most"] == count
+        });
+    };
+    add(&[u64::MAX, 5, MOST + 1, MOST]);
+    // The published protocol has a report a datagram.
+    let one = published::key_increment(None, [10, 0, 0, 1], u64::MAX);
+    socket.send_to(&one, collector.reports).unwrap();
+    counted(MOST + 5);
+    let status = wait_for(&store, &["status"], |status| {
+        status["totals"]["reports"] == 5
+    });
+    let totals = &status["totals"];
+    assert_eq!(
+        (&totals["accepted"], &totals["refused"]["increment"]),
+        (&2.into(), &3.into())
+    );
+    add(&[MOST; 255]);
+    counted(u64::MAX);
+    add(&[5]);
+    wait_for(&store, &["status"], |status| {
+        status["totals"]["accepted"] == 258
+    });
+    counted(u64::MAX);
+    collector.end();
+}
+
+/// What is said of 4 bytes of a key, which are an address as well as the number of a node.
+#[test]
+fn a_key_that_may_be_a_host_or_a_node_is_shown_as_both() {
+    let dir = TempDir::new().unwrap();
+    let store = dir.path().join("store");
+    let collector = Collector::start(&store, &[]);
+    let socket = sender();
+    let reports: Vec<Vec<u8>> = [[0, 0, 0, 0], [0, 0, 0, 1], [10, 0, 0, 1]]
+        .iter()
+        .map(|key| [&key[..], &9_u64.to_be_bytes()].concat())
+        .collect();
+    let bytes = packed(0x23, 0, 0, [4, 8, 2], &reports);
+    socket.send_to(&bytes, collector.reports).unwrap();
+    let top = wait_for(&store, &["top"], |top| {
+        top["keys"].as_array().unwrap().len() == 3
+    });
+    let mut shown: Vec<&str> = top["keys"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|row| row["key"].as_str().unwrap())
+        .collect();
+    shown.sort_unstable();
+    assert_eq!(
+        shown,
+        ["0.0.0.0 or node 0", "0.0.0.1 or node 1", "10.0.0.1"]
+    );
+    // Each way of writing it finds it.
+    for key in ["0.0.0.1 or node 1", "0.0.0.1", "node 1"] {
+        let found = answer(&store, &["get", key]).unwrap();
+        assert_eq!(found["count"]["at_most"], 9, "{key}");
+    }
+    collector.end();
+}
+
 /// A telemetry report 2.0 of INT-XD: interfaces, hop latency and queue of a TCP packet.
 fn int_report(sequence: u32, node: u32, ttl: u8, latency: u32, depth: u32, flags: u8) -> Vec<u8> {
     let mut bytes = (2_u32 << 28 | 5 << 22 | sequence).to_be_bytes().to_vec();
@@ -365,7 +443,40 @@ fn reports_of_int_become_paths_latencies_depths_and_events_by_the_table() {
         (&status["int"]["jumps"], &status["failed"]),
         (&0.into(), &0.into())
     );
-    collector.end();
+    // No reporter has sent a datagram: what was made of INT's is counted apart.
+    let totals = &status["totals"];
+    assert_eq!(
+        (&totals["datagrams"], &totals["reports"]),
+        (&0.into(), &0.into()),
+        "{totals:#}"
+    );
+    let made = &status["reporters"][0];
+    assert_eq!(
+        (&made["address"], &made["datagrams"]),
+        (&"int".into(), &Value::Null)
+    );
+    let rows = ok(&mut telemetry(&store, &["status"]));
+    let row = |name: &str| {
+        let found = rows.lines().find_map(|line| line.strip_prefix(name));
+        found.unwrap_or_else(|| panic!("{rows}")).trim().to_owned()
+    };
+    assert_eq!(
+        (row("datagrams"), row("INT datagrams")),
+        ("0".into(), "7".into())
+    );
+    // What it prints at the end has the same source.
+    let said = collector.end();
+    assert!(said.contains("0 reports accepted, "), "{said}");
+    assert!(
+        said.contains("INT: 7 datagrams, 1 refused, 2 missing; of "),
+        "{said}"
+    );
+    let ended = self::status(&store);
+    let (made, mapped) = (&ended["reporters"][0], number(&ended["int"]["mapped"]));
+    assert_eq!(number(&made["accepted"]), mapped, "{ended:#}");
+    let told =
+        format!("of {mapped} reports made from them, {mapped} accepted, 0 refused, 0 dropped");
+    assert!(said.contains(&told), "{said}");
 }
 
 #[test]
@@ -735,7 +846,7 @@ fn the_status_says_how_many_values_can_still_be_asked_for() {
     assert!((answered - expected).abs() < 0.15, "{values}");
     let text = ok(&mut telemetry(&store, &["status"]));
     assert!(
-        text.contains("2.60 writes a slot;") && text.contains(" % by the formula"),
+        text.contains("2.60 writes per slot;") && text.contains(" % by the formula"),
         "{text}"
     );
     let page = ok(telemetry(&store, &["status"]).arg("--metrics"));

@@ -170,7 +170,7 @@ impl<'t, 'a> Compiler<'t, 'a> {
             );
         };
         if let Some(fold) = stream.is_silent {
-            let message = format!("{name} has no packets: its fold {fold} never says emit()");
+            let message = format!("{name} has no packets: its fold {fold} never calls emit()");
             return self.wrong(at, message);
         }
         Ok(stream.clone())

@@ -35,7 +35,7 @@ impl<'a> Compiler<'_, 'a> {
             Node::Name(name) => match scope.and_then(|scope| scope.variables.get(name)) {
                 Some(&slot) => match scope.is_some_and(|scope| scope.assigned.contains(name)) {
                     true => Ok(slot),
-                    false => self.wrong(at, format!("{name} may have no value here")),
+                    false => self.wrong(at, format!("{name} may have no value at this point")),
                 },
                 None => self.column(stream, (name, at)),
             },
@@ -94,7 +94,7 @@ impl<'a> Compiler<'_, 'a> {
         };
         if !fits {
             let (a, b) = (a.kind.name(), b.kind.name());
-            return self.wrong(at, format!("this does not go with {a} and {b}"));
+            return self.wrong(at, format!("this does not apply to {a} and {b}"));
         }
         let is_real = a.kind == Kind::Real || b.kind == Kind::Real;
         let (a, b) = match is_real {

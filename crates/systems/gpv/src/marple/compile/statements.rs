@@ -134,7 +134,7 @@ impl<'a> Compiler<'_, 'a> {
             match columns.iter().find(|(known, _)| *known == column) {
                 Some((_, known)) if known.at != slot.at => {
                     let message = format!(
-                        "both {} and {} have a column {column}, and not the same: rename one by map",
+                        "both {} and {} have a column {column}, and not the same: rename one with map",
                         left.0, right.0
                     );
                     return self.wrong(right.1, message);
@@ -164,7 +164,7 @@ impl<'a> Compiler<'_, 'a> {
         let tree = self.tree;
         let input = self.stream(input)?;
         let Some(fold) = tree.folds.iter().find(|fold| fold.name.0 == fold_name) else {
-            return self.wrong(fold_at, format!("no fold {fold_name}: define it by def"));
+            return self.wrong(fold_at, format!("no fold {fold_name}: define it with def"));
         };
         let mut columns = Vec::new();
         for &column in key {

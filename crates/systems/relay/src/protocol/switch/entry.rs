@@ -52,7 +52,7 @@ impl Entry {
         begin.check().map_err(RelayError::Refused)?;
         if model.len() > BODY_LEN_MAX {
             return Err(RelayError::Refused(format!(
-                "the model has {} bytes: a relay takes {BODY_LEN_MAX}",
+                "the model has {} bytes: a relay accepts at most {BODY_LEN_MAX}",
                 model.len()
             )));
         }

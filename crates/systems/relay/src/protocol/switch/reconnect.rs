@@ -152,8 +152,8 @@ impl Switch {
             Some(lost) if is_sane => (found, lost),
             _ => {
                 let problem = format!(
-                    "the relay says that it has {} packets up to number {} that it had not confirmed, of {}: \
-                     no packet is counted",
+                    "the relay claims to have stored {} unconfirmed packets, up to number {}, of \
+                     {}: this is impossible, so none is counted",
                     stored.packets, stored.next_seq, sent.packets
                 );
                 self.problem(problem);
