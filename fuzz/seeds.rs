@@ -645,10 +645,22 @@ fn of_server() -> Vec<u8> {
     let extension = [&b"\x06\x03\x55\x1d\x11"[..], &within(&[4], &hosts)].concat();
     let extensions = within(&[0xa3], &within(&[0x30], &within(&[0x30], &extension)));
     let before = b"\xa0\x03\x02\x01\x02\x02\x01\x07\x30\x00";
-    let signed = [before, &name[..], b"\x30\x00", &name, b"\x30\x00", &extensions].concat();
+    let signed = [
+        before,
+        &name[..],
+        b"\x30\x00",
+        &name,
+        b"\x30\x00",
+        &extensions,
+    ]
+    .concat();
     let certificate = within(&[0x30], &within(&[0x30], &signed));
     let list = within(&[0, 0], &within(&[0, 0], &certificate));
-    let messages = [&b"\x02\x00\x00\x04\x03\x03ab"[..], &within(&[11, 0, 0], &list)].concat();
+    let messages = [
+        &b"\x02\x00\x00\x04\x03\x03ab"[..],
+        &within(&[11, 0, 0], &list),
+    ]
+    .concat();
     within(&[0x16, 3, 3, 0], &messages)
 }
 

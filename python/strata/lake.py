@@ -154,11 +154,13 @@ def part_files(log: Path, table: str) -> list[PartFile]:
     found = []
     with _reading(archive):
         parts = json.loads(archive.read_text())["parts"]
-    for part in parts:
-        for file in part["files"]:
-            if file["kind"] != table:
-                continue
-            name = file["name"]
+        files = [
+            (file["name"], file["kind"], file["bytes"], part["hour"], part["retention"])
+            for part in parts
+            for file in part["files"]
+        ]
+    for name, kind, size, hour, retention in files:
+        if kind == table:
             if name.endswith(".age"):
                 raise LakeError(
                     f"{log}: the log is encrypted, so no engine can read its files: query it "
@@ -171,7 +173,7 @@ def part_files(log: Path, table: str) -> list[PartFile]:
                     f"{url}: no engine can open a file with # or ? in its path: rename the "
                     "directory"
                 )
-            found.append(PartFile(url, file["bytes"], part["hour"], part["retention"]))
+            found.append(PartFile(url, size, hour, retention))
     return found
 
 
@@ -214,7 +216,8 @@ def _table(lake: Catalog, name: str, files: list[PartFile]) -> Table | None:
         return lake.load_table(name)
     if not files:
         return None
-    schema, mapping = _schema(lake, files[0])
+    # The newest file: older ones lack columns.
+    schema, mapping = _schema(lake, files[-1])
     fields = [
         PartitionField(PARTITION_ID + at, 1000 + at, IdentityTransform(), column)
         for at, column in enumerate(PARTITIONS)
@@ -296,9 +299,14 @@ def _synchronise(
         if not added and not removed and not renamed and before == log_id:
             return _published(table, sensor, 0, 0)
         try:
+            table = _widened(table, added)
             for file in added:
                 if file not in made:
                     made[file] = _data_file(table, file, sensor)
+        except (CommitFailedException, CommitStateUnknownException):
+            # Another one has changed the columns.
+            table = table.refresh()
+            continue
         except LakeError:
             if set(added) <= set(part_files(log, kind)):
                 raise
@@ -386,6 +394,21 @@ def _published(table: Table, sensor: str, added: int, removed: int) -> Published
     files = list(_files_of(table.refresh(), sensor))
     rows = sum(file.record_count for file in files)
     return Published(".".join(table.name()), len(files), rows, added, removed)
+
+
+def _widened(table: Table, added: list[PartFile]) -> Table:
+    """The table, with the columns that only later versions of Strata write."""
+    if not added:
+        return table
+    newest = added[-1]
+    with _reading(newest.url), table.io.new_input(newest.url).open() as opened:
+        arrow = pq.read_schema(opened).remove_metadata()
+    known = {column.name for column in table.schema().columns}
+    if set(arrow.names) <= known:
+        return table
+    with table.update_schema() as update:
+        update.union_by_name(arrow)
+    return table.refresh()
 
 
 def _data_file(table: Table, file: PartFile, sensor: str) -> DataFile:

@@ -75,5 +75,7 @@ def connect(log: str | Path) -> duckdb.DuckDBPyConnection:
     connection = duckdb.connect()
     for table, names in tables.items():
         paths = ", ".join(_literal(name) for name in names)
-        connection.execute(f"CREATE VIEW {table} AS SELECT * FROM read_parquet([{paths}])")
+        # Files of earlier versions lack columns.
+        files_of = f"read_parquet([{paths}], union_by_name = true)"
+        connection.execute(f"CREATE VIEW {table} AS SELECT * FROM {files_of}")
     return connection

@@ -62,15 +62,16 @@ pub fn install(stop: &Arc<AtomicBool>) -> io::Result<()> {
             Asked::Stop => stop.store(true, Ordering::SeqCst),
             Asked::Same => {}
             Asked::End => {
-                IS_OVER.store(true, Ordering::SeqCst);
-                say_last_words();
+                if !IS_OVER.swap(true, Ordering::SeqCst) {
+                    say_last_words();
+                }
                 if !BY_THREAD.load(Ordering::SeqCst) {
                     // It does not return, so there is no one to tell.
                     let _ = emulate_default_handler(signal);
                 }
             }
         };
-        // SAFETY: the action is async-signal-safe: atomics, clock_gettime, write and signal-hook's default action. It
+        // SAFETY: the action is async-signal-safe: atomics, clock_gettime, poll, write and signal-hook's default action. It
         // neither allocates nor panics.
         unsafe { register(signal, act) }?;
     }
@@ -109,6 +110,16 @@ fn say_last_words() {
     let Some(line) = LAST_WORDS.get() else {
         return;
     };
+    let mut ready = libc::pollfd {
+        fd: libc::STDERR_FILENO,
+        events: libc::POLLOUT,
+        revents: 0,
+    };
+    // A reader that has stopped must not keep the program from ending.
+    // SAFETY: the kernel reads and writes one pollfd.
+    if unsafe { libc::poll(&raw mut ready, 1, 0) } != 1 {
+        return;
+    }
     let part = |bytes: &[u8]| libc::iovec {
         iov_base: bytes.as_ptr().cast_mut().cast(),
         iov_len: bytes.len(),

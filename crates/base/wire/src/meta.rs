@@ -82,7 +82,9 @@ impl Interface {
     pub fn kept(&self) -> KeepKind {
         let mut said = options::comments(&self.options).filter_map(|comment| {
             let name = comment.strip_prefix(KEPT)?;
-            KeepKind::ALL.into_iter().find(|kind| kind.name() == name)
+            // A collector says nothing else; a file may come from anyone.
+            let kinds = [KeepKind::Header, KeepKind::Partial];
+            kinds.into_iter().find(|kind| kind.name() == name)
         });
         said.next().unwrap_or(KeepKind::Full)
     }

@@ -170,6 +170,12 @@ fn push_json(list: &mut String, name: &str) {
         match c {
             '"' | '\\' => list.extend(['\\', c]),
             c if c.is_control() => list.push('.'),
+            // They change the order of the text around them.
+            '\u{61c}'
+            | '\u{200e}'
+            | '\u{200f}'
+            | '\u{2028}'..='\u{202e}'
+            | '\u{2066}'..='\u{2069}' => list.push('.'),
             c => list.push(c),
         }
     }

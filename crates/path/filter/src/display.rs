@@ -3,7 +3,7 @@
 use std::fmt;
 
 use crate::ast::{
-    AddressScope, Arith, Direction, Expr, Header, IpVersion, Llc, MacAddress, MacDirection,
+    AddressScope, Arith, Direction, Expr, Header, IpVersion, Llc, MacAddress, MacDirection, Naming,
     Network, Operator, Relation, Test, Transport, Width,
 };
 use crate::names;
@@ -64,8 +64,11 @@ impl fmt::Display for Test {
                 ..
             } => {
                 // A plain word is not taken for an operator or for several words.
-                let is_plain = name.bytes().all(|byte| byte.is_ascii_alphanumeric())
-                    && !matches!(name.as_str(), "and" | "or" | "not");
+                // Digits at the start may be no number.
+                let is_plain = *naming != Naming::Tag
+                    || name.bytes().all(|byte| byte.is_ascii_alphanumeric())
+                        && name.starts_with(|first: char| first.is_ascii_alphabetic())
+                        && !matches!(name.as_str(), "and" | "or" | "not");
                 let mark = if is_plain { "" } else { "\\" };
                 write!(f, "{}{} {mark}{name}", prefix(*direction), naming.word())
             }

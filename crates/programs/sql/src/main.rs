@@ -4,8 +4,6 @@
 //! the query runs (`tiers`).
 #![forbid(unsafe_code)]
 
-#[path = "../../strata/src/reading/query/args.rs"]
-mod args;
 mod arrays;
 mod files;
 mod tiers;
@@ -19,6 +17,7 @@ use anyhow::{Context, Result, anyhow};
 use clap::{CommandFactory as _, Parser};
 use datafusion::common::DataFusionError;
 use datafusion::execution::context::SQLOptions;
+use datafusion::execution::disk_manager::{DiskManagerBuilder, DiskManagerMode};
 use datafusion::execution::runtime_env::RuntimeEnvBuilder;
 use datafusion::prelude::{SessionConfig, SessionContext};
 use strata_archive::{ArchiveError, ClearDisk};
@@ -29,7 +28,6 @@ use strata_terminal::program::{self, Program};
 use strata_terminal::{disk, key, selection, text};
 use strata_wire::{Printable, clamped};
 
-use args::{EXAMPLES, EXIT_STATUS, Line};
 use files::Unreadable;
 use tiers::{LeftOut, Tiers};
 use written::Form;
@@ -78,7 +76,12 @@ async fn answer(args: &Args) -> Result<()> {
     let mut config = SessionConfig::new().with_information_schema(true);
     config.options_mut().execution.parquet.pushdown_filters = true;
     config.options_mut().execution.parquet.reorder_filters = true;
-    let runtime = RuntimeEnvBuilder::new().with_memory_limit(clamped(line.memory), 1.0);
+    let mut runtime = RuntimeEnvBuilder::new().with_memory_limit(clamped(line.memory), 1.0);
+    // Temporary files are not encrypted, and stay if this program is killed, as `strata serve` does.
+    if args.typed || line.key.is_some() {
+        let disk = DiskManagerBuilder::default().with_mode(DiskManagerMode::Disabled);
+        runtime = runtime.with_disk_manager_builder(disk);
+    }
     let context = SessionContext::new_with_config_rt(config, runtime.build_arc()?);
     let log = open(line)?;
     let sources = Sources::default().files(&line.key).log(&line.log, &log);

@@ -385,7 +385,7 @@ fn of_time(operator: Operator, value: &ScalarValue, select: &mut Select) {
     let at = micros.max(&0).cast_unsigned().saturating_mul(NS_PER_MICRO);
     let from = match operator {
         Operator::Eq | Operator::GtEq => Some(at),
-        Operator::Gt => Some(at.saturating_add(NS_PER_MICRO)),
+        Operator::Gt if *micros >= 0 => Some(at.saturating_add(NS_PER_MICRO)),
         _ => None,
     };
     let to = match operator {

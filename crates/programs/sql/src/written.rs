@@ -31,7 +31,7 @@ use futures::StreamExt;
 use serde_json::json;
 use strata_terminal::output::{refuse, suffix};
 
-use crate::args::Format;
+use strata_terminal::selection::statement::Format;
 
 /// Decimal digits that a double holds (IEEE 754, binary64).
 const DOUBLE_DIGITS: u8 = 15;

@@ -448,5 +448,8 @@ fn list(args: &Args) -> Result<()> {
 
 /// The files that asking reads, which an answer must not replace.
 fn sources(args: &Args) -> Sources {
-    Sources::default().files(&args.read).files(&args.files)
+    Sources::default()
+        .files(&args.read)
+        .files(&args.files)
+        .files(args.names.files())
 }

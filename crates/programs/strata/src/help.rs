@@ -130,7 +130,7 @@ mod tests {
         assert_eq!(once, visible.map(Command::get_name).collect());
         let topics = page
             .lines()
-            .find_map(|line| line.split_once("strata help TOPIC: "));
+            .find_map(|line| line.split_once("Topics (strata help TOPIC): "));
         let topics: Vec<&str> = topics.unwrap().1.split(", ").collect();
         assert_eq!(topics, topics::names().collect::<Vec<_>>());
     }

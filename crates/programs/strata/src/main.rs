@@ -10,7 +10,6 @@ mod bug_report;
 mod commands;
 mod config;
 mod control;
-mod flows;
 mod help;
 mod interfaces;
 mod keeping;
@@ -24,13 +23,13 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
-use strata_reading::{grep, read, top};
+use strata_reading::{export, grep, read, top};
 use strata_terminal::logging::LoggingArgs;
 use strata_terminal::program::{self, HelperArgs, Program};
 
 use keeping::{compact, key, object_tier, prune, verify};
 use links::{collector, extcap, relay, switch};
-use reading::{export, info, query};
+use reading::{info, query};
 use traffic::{generate, replay};
 
 /// Log network traffic: all headers, and as much payload as there is room for.

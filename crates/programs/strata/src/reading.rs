@@ -1,6 +1,5 @@
 //! Commands that read a log, besides those of the crate `reading`.
 
 pub(crate) mod drift;
-pub(crate) mod export;
 pub(crate) mod info;
 pub(crate) mod query;

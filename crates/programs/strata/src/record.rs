@@ -33,7 +33,7 @@ use strata_terminal::text;
 use strata_wire::TunnelKey;
 use tracing::{info, warn};
 
-use crate::flows::FlowArgs;
+use strata_reading::flows::FlowArgs;
 
 pub(crate) use log::LogFiles;
 
@@ -354,7 +354,10 @@ fn run_with(
         return Ok(());
     }
     let progress = Progress::unless(args.quiet.is_quiet(), Progress::of_packets);
-    let mut signals = Signals::stop_log()?;
+    let mut signals = match spec.destination {
+        DestinationSpec::Log(_) => Signals::stop_log()?,
+        _ => Signals::stop()?,
+    };
     if args.read.is_empty() {
         signals.also_steer()?;
     }

@@ -165,6 +165,8 @@ pub(super) struct Senders {
     /// Interfaces that were forgotten, and their number, which may be larger.
     gone: Vec<SenderStatus>,
     forgotten: u64,
+    /// Packets that are missing of these.
+    forgotten_lost: u64,
     /// When one to be forgotten was last looked for.
     searched: Instant,
     next_interface: u16,
@@ -181,6 +183,7 @@ impl Senders {
             known: HashMap::new(),
             gone: Vec::new(),
             forgotten: 0,
+            forgotten_lost: 0,
             searched: Instant::now(),
             next_interface: 0,
             splits,
@@ -234,6 +237,7 @@ impl Senders {
         if let Some(from) = self.known.remove(&key) {
             self.forgotten += 1;
             let status = from.status(key);
+            self.forgotten_lost = self.forgotten_lost.saturating_add(status.lost);
             if self.gone.len() < SENDERS_MAX && has_sent(&status) {
                 self.gone.push(status);
             }
@@ -303,12 +307,13 @@ impl Senders {
         }
     }
 
-    /// What is known of each interface, by sender and identity, and the number of those that were forgotten.
-    pub(super) fn status(&self) -> (Vec<SenderStatus>, u64) {
+    /// What is known of each interface, by sender and identity; the number of those that were forgotten, and of the
+    /// packets that are missing of them.
+    pub(super) fn status(&self) -> (Vec<SenderStatus>, u64, u64) {
         let known = self.known.iter();
         let mut list: Vec<SenderStatus> = known.map(|(key, from)| from.status(*key)).collect();
-        list.sort_by(|one, other| order(one).cmp(&order(other)));
-        (list, self.forgotten)
+        list.sort_by_cached_key(order);
+        (list, self.forgotten, self.forgotten_lost)
     }
 
     /// What is known of each session, for the controller: of too many, those that were heard of last.
@@ -362,10 +367,10 @@ impl Senders {
 
     /// Those from which something was exported, by sender and identity, with those that were forgotten.
     pub(super) fn into_list(self) -> Vec<SenderStatus> {
-        let (known, _) = self.status();
+        let (known, ..) = self.status();
         let mut list = self.gone;
         list.extend(known.into_iter().filter(has_sent));
-        list.sort_by(|one, other| order(one).cmp(&order(other)));
+        list.sort_by_cached_key(order);
         list
     }
 }

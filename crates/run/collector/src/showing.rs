@@ -97,7 +97,7 @@ impl Showing {
             let rate = counts.packets.saturating_sub(before) as f64 / elapsed.as_secs_f64();
             self.counted = (Instant::now(), counts.packets, rate);
         }
-        let (list, forgotten) = senders.status();
+        let (list, forgotten, forgotten_lost) = senders.status();
         self.show.board.set(CollectorStatus {
             uptime_seconds: self.started.elapsed().as_secs_f64(),
             packets: counts.packets,
@@ -109,6 +109,7 @@ impl Showing {
             socket_drops,
             senders: list,
             forgotten,
+            forgotten_lost,
             ..self.fixed.clone()
         });
     }

@@ -97,6 +97,11 @@ struct Database {
 }
 
 impl NameFiles {
+    /// The files, which no output may replace.
+    pub fn files(&self) -> impl Iterator<Item = &PathBuf> {
+        self.names.iter().chain(&self.mmdb)
+    }
+
     /// Reads the files.
     ///
     /// # Errors

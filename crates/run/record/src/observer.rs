@@ -188,8 +188,8 @@ impl Ticker {
         let work = move || {
             while !stopped.load(Ordering::Relaxed) {
                 thread::park_timeout(TICK);
-                let bytes = controller.bytes_to_remove();
-                let made = room.as_mut().and_then(|room| room.look(bytes));
+                let look = |room: &mut Reclaim| room.look(controller.bytes_to_remove());
+                let made = room.as_mut().and_then(look);
                 made.into_iter().for_each(|what| controller.report(what));
                 tick(&controller, &observer, &tell);
             }

@@ -72,7 +72,7 @@ fn a_failed_start_leaves_nothing_behind_and_its_error_is_typed() {
         ..spec(&log, any_port())
     });
     assert!(
-        matches!(error, RecordError::Role(RoleError::Refused(_))),
+        matches!(error, RecordError::Role(RoleError::Invalid(_))),
         "{error:?}"
     );
     // A place where no log can be is named together with what is wrong with it.

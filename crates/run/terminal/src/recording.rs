@@ -8,8 +8,8 @@ use strata_control::client::Client;
 /// Which recording to talk to.
 #[derive(Debug, clap::Args)]
 pub struct RecordingArgs {
-    /// Use the recording that listens on this socket (`strata record --socket`); by default, the
-    /// only running one.
+    /// Use the recording or collector that listens on this socket (`--socket` of `strata record` and
+    /// `strata collector`); by default, the only running one.
     #[arg(long, value_name = "PATH", env = "STRATA_SOCKET")]
     socket: Option<PathBuf>,
 }

@@ -151,7 +151,7 @@ impl NetworkSet {
         }
     }
 
-    /// Its addresses, if these are at most so many.
+    /// Its addresses, if there are not more than `at_most`.
     #[must_use]
     pub(crate) fn addresses(&self, at_most: usize) -> Option<Vec<IpAddr>> {
         let mut all = Vec::new();

@@ -241,7 +241,11 @@ impl Triggers {
                         seq: deciding.record.next_seq(),
                         verdict: lane.verdict,
                         class: lane.class,
-                        keep: keep.kind(),
+                        // As its record says.
+                        keep: keep.kind().as_arrived(
+                            deciding.sources[usize::from(packet.interface)].kept,
+                            packet.wire_len <= captured_len,
+                        ),
                         kept_len: keep.kept_len(lane.header_len(), captured_len),
                         wire_len: exact::<u32>(wire_bytes(packet)),
                         data: packet.data,

@@ -151,14 +151,18 @@ fn what_a_damaged_block_leaves_out_is_no_success() {
         .unwrap();
     let mut bytes = fs::read(&file).unwrap();
     let middle = bytes.len() / 2;
-    bytes[middle] ^= 1;
+    // More than the padding of a block.
+    for byte in &mut bytes[middle..][..16 << 10] {
+        *byte ^= 1;
+    }
     fs::write(&file, bytes).unwrap();
     let (status, count, stderr) = counted(&log, PACKETS);
     let count = count.unwrap();
     assert!(status == 1 && 0 < count && count < ALL, "{count} {stderr}");
     let named = format!("{}: damaged at offset", file.display());
     assert!(stderr.contains(&named), "{stderr}");
-    assert!(stderr.ends_with("1 damaged place in the log\n"), "{stderr}");
+    let last = stderr.lines().last().unwrap();
+    assert!(last.contains(" damaged place"), "{stderr}");
     // The file is whole, and stays.
     let written = dir.path().join("answer.csv");
     let ran = ran(&log, PACKETS, &["-w", written.to_str().unwrap()]);

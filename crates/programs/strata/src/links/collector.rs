@@ -237,7 +237,10 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             unconfined();
         }
     }
-    let mut signals = Signals::stop()?;
+    let mut signals = match args.output {
+        Some(_) => Signals::stop_log()?,
+        None => Signals::stop()?,
+    };
     signals.also_steer()?;
     let (stop, reload) = (Arc::clone(&signals.stop), || signals.take_reload());
     let open =

@@ -1,16 +1,10 @@
 //! `strata query`: runs `strata-sql`, a separate program since its SQL engine is larger than
-//! everything else. Its arguments are declared here, so that `--help` and usage errors work
+//! everything else. Its arguments are known here, so that `--help` and usage errors work
 //! where it is not installed.
 
-mod args;
-
-use std::ffi::OsString;
-
 use anyhow::Result;
-use clap::ValueEnum;
 use strata_terminal::program;
-
-use args::{EXAMPLES, EXIT_STATUS, Line};
+use strata_terminal::selection::statement::{EXAMPLES, EXIT_STATUS, Line};
 
 /// Arguments of `strata query`.
 #[derive(Debug, clap::Args)]
@@ -28,34 +22,6 @@ pub(crate) struct Args {
 }
 
 const PROGRAM: &str = "strata-sql";
-
-impl Line {
-    /// It as the command line of `strata-sql`.
-    fn words(&self) -> Vec<OsString> {
-        let mut line: Vec<OsString> = Vec::new();
-        let mut option = |name: &str, value: OsString| {
-            // In one word, since a value may begin with a dash.
-            let mut word = OsString::from(name);
-            word.push("=");
-            word.push(value);
-            line.push(word);
-        };
-        if let Some(value) = self.format().and_then(|format| format.to_possible_value()) {
-            option("--format", value.get_name().into());
-        }
-        if let Some(key) = &self.key {
-            option("--key", key.into());
-        }
-        option("--sort-memory", self.memory.to_string().into());
-        option("--write", self.write.clone().into());
-        line.extend([
-            "--".into(),
-            self.log.clone().into(),
-            self.sql.clone().into(),
-        ]);
-        line
-    }
-}
 
 /// Becomes `strata-sql`.
 pub(crate) fn run(args: &Args) -> Result<()> {

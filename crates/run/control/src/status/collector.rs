@@ -24,7 +24,7 @@ pub struct CollectorStatus {
     pub bytes: u64,
     /// Packets that arrived in the last seconds.
     pub packets_per_second: f64,
-    /// Packets that were to be written, and could not be.
+    /// Packets that could not be written, or are still in memory.
     pub not_written: u64,
     /// Datagrams that name a sender's interfaces.
     pub announcements: u64,
@@ -36,6 +36,9 @@ pub struct CollectorStatus {
     pub senders: Vec<SenderStatus>,
     /// Interfaces of senders that were silent, and forgotten to make room for others: they are not in `senders`.
     pub forgotten: u64,
+    /// Packets that are missing of those.
+    #[serde(default)]
+    pub forgotten_lost: u64,
 }
 
 /// Datagrams that a collector did not accept, by reason.
@@ -108,6 +111,6 @@ impl CollectorStatus {
     #[must_use]
     pub fn lost(&self) -> u64 {
         let lost = self.senders.iter().map(|sender| sender.lost);
-        lost.fold(0, u64::saturating_add)
+        lost.fold(self.forgotten_lost, u64::saturating_add)
     }
 }

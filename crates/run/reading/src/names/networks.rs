@@ -12,7 +12,7 @@ use strata_wire::Printable;
 
 use super::{Database, Names, country_of, system_of};
 
-/// A whole database has at most so many networks for each node of its tree, since the tree of IPv4 may be in several
+/// The most networks of a whole database for each node of its tree, since the tree of IPv4 may be in several
 /// places of that of IPv6. One with more is damaged.
 const NETWORKS_PER_NODE_MAX: usize = 16;
 /// The addresses of IPv6 that a database has the records of IPv4 at.

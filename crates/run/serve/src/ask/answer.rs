@@ -468,7 +468,7 @@ mod tests {
     #[test]
     fn columns_of_marple_have_their_kinds() {
         let shape = Shape::of_marple("byte-counts-per-flow", std::iter::empty());
-        let csv = "srcip,dstip,srcport,dstport,proto,count\n10.0.0.1,10.0.0.2,1,2,6,70\n";
+        let csv = "srcip,dstip,srcport,dstport,proto,bytes\n10.0.0.1,10.0.0.2,1,2,6,70\n";
         let read = of_marple(&answered(csv), 10, &shape).unwrap();
         assert_eq!(
             json!(read.rows),

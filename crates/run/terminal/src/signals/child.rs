@@ -45,18 +45,18 @@ pub fn run_child(command: &mut Command) -> Result<Ran> {
     // The thread that passes signals on.
     before_ending(|| ())?;
     let stop = stop_on_signal()?;
-    let was_set = stop.load(Ordering::SeqCst);
     let program = command.get_program().display().to_string();
-    let mut running = {
+    let (mut running, was_set) = {
         // A signal that comes now waits for its number.
         let mut slot = child();
+        let was_set = stop.load(Ordering::SeqCst);
         let spawned = command.spawn();
         let spawned = spawned.with_context(|| format!("{program}: cannot run"))?;
         *slot = Some(Child {
             number: Pid::from_child(&spawned),
             interrupted: false,
         });
-        spawned
+        (spawned, was_set)
     };
     wait(Pid::from_child(&running));
     let mut slot = child();

@@ -8,7 +8,7 @@ use serde_json::Value;
 use strata_testkit::{Namespace, data_dir, may_use_kernel};
 
 use crate::common::agents::{Controller, Running, inject, policies, until, within};
-use crate::common::program::{failed, ok, strata};
+use crate::common::program::{failed, ok, refused, strata};
 use crate::common::signal::signal;
 
 /// What programs of a namespace have in place of `/etc/hosts`: `ip netns exec` mounts it.
@@ -285,6 +285,6 @@ fn a_recording_refuses_a_destination_that_it_cannot_reach() {
     assert!(text.contains("addresses.other"), "{text}");
     let log = dir.path().join("log");
     let log = ["-o", log.to_str().unwrap()];
-    let text = failed(&mut run(&format!("{export} }}"), &log));
+    let text = refused(&mut run(&format!("{export} }}"), &log));
     assert!(text.contains("export.addresses applies only to"), "{text}");
 }

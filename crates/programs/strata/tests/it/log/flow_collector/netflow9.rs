@@ -5,6 +5,9 @@ use std::fs;
 use std::net::UdpSocket;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
 
 use strata_testkit::data_dir;
 
@@ -132,12 +135,29 @@ fn pcap(datagrams: &[Vec<u8>]) -> Vec<u8> {
 fn datagrams(log: &Path) -> Vec<Vec<u8>> {
     let collector = UdpSocket::bind("127.0.0.1:0").unwrap();
     let to = collector.local_addr().unwrap().to_string();
-    ok(&mut export(log, &to, "netflow9"));
-    collector.set_nonblocking(true).unwrap();
-    let (mut buffer, mut all) = ([0; 65_536], Vec::new());
+    let wait = Some(Duration::from_millis(500));
+    collector.set_read_timeout(wait).unwrap();
+    let is_sent = AtomicBool::new(false);
+    // Meanwhile, since the socket's buffer does not hold all.
+    let received = thread::scope(|scope| {
+        let receiver = scope.spawn(|| {
+            let (mut buffer, mut received) = ([0; 65_536], Vec::new());
+            loop {
+                match collector.recv(&mut buffer) {
+                    Ok(len) => received.push(buffer[..len].to_vec()),
+                    Err(_) if is_sent.load(Ordering::SeqCst) => return received,
+                    Err(_) => {}
+                }
+            }
+        });
+        ok(&mut export(log, &to, "netflow9"));
+        is_sent.store(true, Ordering::SeqCst);
+        receiver.join().unwrap()
+    });
+    let mut all = Vec::new();
     let mut templates = 0;
-    while let Ok(len) = collector.recv(&mut buffer) {
-        let datagram = buffer[..len].to_vec();
+    for datagram in received {
+        let len = datagram.len();
         let half = |at: usize| u16::from_be_bytes([datagram[at], datagram[at + 1]]);
         let word = |at: usize| u32::from_be_bytes(datagram[at..at + 4].try_into().unwrap());
         assert!(len <= 1_452 && len % 4 == 0, "{len}");
@@ -382,7 +402,11 @@ fn netflow9_goes_to_collectors_only() {
             .arg(&file),
     );
     assert!(said.contains("--to-collector"), "{said}");
-    let said = refused(strata().args(["record", "-r", "x", "--flow-format", "netflow9"]));
+    let mut lacking = strata();
+    lacking.args(["record", "-r", "x", "--flow-format", "netflow9"]);
+    let output = lacking.output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2), "{said}");
     assert!(said.contains("--flows-to"), "{said}");
     let said = refused(&mut export(&log, "127.0.0.1", "csv"));
     assert!(said.contains("-F netflow9"), "{said}");

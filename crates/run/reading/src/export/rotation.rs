@@ -49,6 +49,11 @@ impl RotateArgs {
         self.rotate_seconds.is_some() || self.rotate_size.is_some()
     }
 
+    /// Whether any of these options was given.
+    pub(super) fn any(&self) -> bool {
+        self.is_given() || self.postrotate_command.is_some()
+    }
+
     /// What follows from these options for a file with this name; `None` if there is only that file.
     pub(super) fn of(&self, write: &Path) -> Result<Option<(Rotation, Option<Command>)>> {
         if !self.is_given() {
@@ -132,7 +137,7 @@ impl Rotation {
     }
 
     /// The name of the file that begins with a packet of this time (ns since 1970; `None` if it has none), if one does.
-    /// The current file has so many bytes.
+    /// `bytes` is the number of bytes in the current file.
     ///
     /// # Errors
     ///

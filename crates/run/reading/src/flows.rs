@@ -50,7 +50,7 @@ impl TimeoutArgs {
 /// Flows for a collector while packets are recorded.
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Flows")]
-pub(crate) struct FlowArgs {
+pub struct FlowArgs {
     /// Send the flows of all captured packets, as they end, over UDP to this collector (nfcapd,
     /// pmacct, Akvorado and others). Without -o, Strata only exports flows. The recording never
     /// waits for the collector: packets that arrive faster than they can be assigned to flows are
@@ -68,7 +68,8 @@ pub(crate) struct FlowArgs {
 }
 
 impl FlowArgs {
-    pub(crate) fn spec(&self) -> Result<Option<FlowsSpec>> {
+    /// Where flows go, if anywhere.
+    pub fn spec(&self) -> Result<Option<FlowsSpec>> {
         let timeouts = self.timeouts.timeouts()?;
         match &self.flows_to {
             None if self.timeouts.any() => Err(refuse(

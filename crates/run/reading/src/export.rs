@@ -24,7 +24,6 @@ use strata_query::{
     ByLink, ExportOptions, ExportedFlows, FileFormat, Find, FlowOptions, FlowProtocol,
     LoggedPacket, RecordFormat, export, export_flow_table, export_flows, export_packet_table,
 };
-use strata_reading::NameFiles;
 use strata_store::Log;
 use strata_stream_run::{LineRecords, WhenFull};
 use strata_terminal::key::KeyArgs;
@@ -34,6 +33,7 @@ use strata_terminal::progress::Progress;
 use strata_terminal::selection::{KeptArgs, Logs, SpanArgs, check_fit, say_no_match};
 use strata_wire::Printable;
 
+use crate::NameFiles;
 use crate::flows::{self, TimeoutArgs};
 
 /// Arguments of `strata export`.
@@ -60,7 +60,7 @@ Exit status: 0 if everything selected was written; 1 if not: an invalid filter o
 damaged packets, packets whose interface or classification record is missing from the log, or a
 filter that applies to no interface of the log (standard error says which); also 1 if a command of
 -z failed; 2 if the command line is invalid.")]
-pub(crate) struct Args {
+pub struct Args {
     /// Read the log in this directory. For pcapng and pcap, further logs may follow, up to 64 in
     /// all; their packets are merged by time.
     #[arg(value_name = "LOG")]
@@ -83,8 +83,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "HOST[:PORT]", conflicts_with_all = ["write", "to_stream"])]
     to_collector: Option<String>,
 
-    /// Send the collector at most this many datagrams per second. A datagram has up to 16 records
-    /// of IPv4 flows, or 12 of IPv6 flows.
+    /// Send the collector at most this many datagrams per second. A datagram has up to 18 records
+    /// of IPv4 flows, or 13 of IPv6 flows.
     #[arg(long, value_name = "N", default_value_t = 2_000, requires = "to_collector",
         value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
     pps: u64,
@@ -134,7 +134,8 @@ pub(crate) struct Args {
     json: bool,
 
     #[command(flatten)]
-    pub(crate) quiet: QuietArgs,
+    /// How little it says.
+    pub quiet: QuietArgs,
 
     /// Select packets that match this tcpdump filter, which sees only the bytes that were kept. Flow
     /// records count only these packets.
@@ -380,6 +381,7 @@ fn to_files(
     of_flows: &FlowOptions<'_>,
 ) -> Result<Done> {
     let read = args.anonymize.anonymize.iter().chain(&args.tls_keys);
+    let read = read.chain(args.names.files());
     let sources = args.key.sources(logs.all()).files(read);
     if let (Some((rotation, command)), Written::Packets(format)) =
         (args.rotate.of(write)?, format.written())
@@ -404,7 +406,8 @@ fn to_files(
     Ok(done)
 }
 
-pub(crate) fn run(args: &Args) -> Result<()> {
+/// Exports, and prints what was written and what is missing.
+pub fn run(args: &Args) -> Result<()> {
     let is_json = args.format.is_none_or(|format| format == Format::Json);
     if args.to_stream.is_some() && !is_json {
         return Err(refuse(
@@ -497,9 +500,9 @@ fn check_options(args: &Args, logs: &Logs, format: Format) -> Result<()> {
              which flows and tables can be exported",
         ));
     }
-    if args.rotate.is_given() && !is_file_of_packets {
+    if args.rotate.any() && !is_file_of_packets {
         return Err(refuse(
-            "-G and -C: write pcapng or pcap: flows and tables are exported to one file",
+            "-G, -C and -z: write pcapng or pcap: flows and tables are exported to one file",
         ));
     }
     if !format.is_packets() && (args.kept.granularity.is_some() || args.kept.reason.is_some()) {
