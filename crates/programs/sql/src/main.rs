@@ -25,6 +25,7 @@ use strata_store::{Log, Sources};
 use strata_terminal::logging::LoggingArgs;
 use strata_terminal::output::{Content, Output};
 use strata_terminal::program::{self, Program};
+use strata_terminal::selection::statement::{EXAMPLES, EXIT_STATUS, Line};
 use strata_terminal::{disk, key, selection, text};
 use strata_wire::{Printable, clamped};
 
