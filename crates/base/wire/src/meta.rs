@@ -90,6 +90,7 @@ impl Interface {
     }
 
     /// Adds that comment.
+    #[allow(clippy::missing_panics_doc, reason = "the comment is short")]
     pub fn set_kept(&mut self, kept: KeepKind) {
         let comment = format!("{KEPT}{}", kept.name());
         options::push_comment(&mut self.options, &comment).expect("it is short");

@@ -168,6 +168,7 @@ impl Program {
 
 /// `None` is a load beyond the packet or a division by zero. One match, longer than other functions:
 /// an interpreter is read step by step.
+#[allow(clippy::too_many_lines, reason = "said above")]
 fn run(program: &Program, packet: &[u8], wire_len: u32) -> Option<bool> {
     let steps = &program.steps;
     let mut registers = [UNSET; REGISTERS];

@@ -239,7 +239,7 @@ impl Taker {
             }
             Self::Collector(_, handle) => {
                 handle.stop();
-                handle.wait().unwrap().totals.accepted
+                handle.wait().unwrap().status.totals.accepted.unwrap()
             }
         }
     }

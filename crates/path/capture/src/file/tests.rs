@@ -147,7 +147,7 @@ fn walkers_find_the_headers_of_each_format() {
 fn a_panic_is_an_error_of_its_file() {
     struct Faulty(Vec<u8>);
 
-    impl io::Read for Faulty {
+    impl Read for Faulty {
         fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
             assert!(!self.0.is_empty(), "as a fault in a decompressor would be");
             let bytes = std::mem::take(&mut self.0);

@@ -22,7 +22,7 @@ use super::rotation::{Rotation, exists};
 /// What files have of packets.
 pub(super) enum Form {
     Known(Known),
-    Anonymized(Anonymized),
+    Anonymized(Box<Anonymized>),
 }
 
 /// Packets as they are.
@@ -47,7 +47,7 @@ impl Form {
     }
 
     pub(super) fn anonymized(by: Anonymizer) -> Self {
-        Self::Anonymized(Anonymized::new(by))
+        Self::Anonymized(Box::new(Anonymized::new(by)))
     }
 }
 

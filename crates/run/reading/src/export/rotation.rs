@@ -173,7 +173,7 @@ impl Rotation {
             None => self.name.clone(),
             Some(seconds) => self.at(&self.start(period, seconds)?)?,
         };
-        Ok(self.unused(base))
+        Ok(self.unused(&base))
     }
 
     /// The period of a packet. One without a time belongs to the current file; if there is none, its time is 0, as
@@ -235,12 +235,12 @@ impl Rotation {
     }
 
     /// This name, or with a number if a file of this export has it.
-    fn unused(&mut self, base: PathBuf) -> PathBuf {
-        let mut name = base.clone();
+    fn unused(&mut self, base: &Path) -> PathBuf {
+        let mut name = base.to_owned();
         while self.names.contains_key(&name) {
-            let number = self.names.entry(base.clone()).or_insert(0);
+            let number = self.names.entry(base.to_owned()).or_insert(0);
             *number = number.saturating_add(1);
-            name = numbered(&base, *number);
+            name = numbered(base, *number);
         }
         self.names.insert(name.clone(), 0);
         name

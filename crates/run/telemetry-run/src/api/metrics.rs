@@ -77,6 +77,7 @@ fn events(process: &ProcessStatus) -> Metric<u64> {
 }
 
 /// What a translator has counted, of reports.
+#[allow(clippy::too_many_lines, reason = "a list")]
 fn of_reports(run: &RunStatus) -> Vec<Metric<u64>> {
     let totals = &run.totals;
     let frames = run.af_xdp.as_ref();

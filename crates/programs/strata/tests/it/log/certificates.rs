@@ -92,7 +92,7 @@ const FORMATS: &[&str] = &[
 
 /// The first certificate of each flow's server.
 fn by_tshark(trace: &Path) -> BTreeMap<Ends, Sent> {
-    const FIELDS: [&str; 9] = [
+    const FIELDS: [&str; 10] = [
         "ip.src",
         "ipv6.src",
         "tcp.srcport",
@@ -102,6 +102,7 @@ fn by_tshark(trace: &Path) -> BTreeMap<Ends, Sent> {
         "tls.handshake.type",
         "tls.handshake.certificate",
         "x509ce.dNSName",
+        "frame.protocols",
     ];
     let mut tshark = Command::new("tshark");
     tshark.arg("-r").arg(trace).args(["-T", "fields"]);
@@ -117,7 +118,9 @@ fn by_tshark(trace: &Path) -> BTreeMap<Ends, Sent> {
             .collect();
         // The innermost, in a tunnel.
         let end = |at: usize| -> End {
-            let address = fields[at].last().or(fields[at + 1].last());
+            let is_6in4 = fields[9].iter().any(|layers| layers.contains(":ip:ipv6:"));
+            let ipv4 = fields[at].last().filter(|_| !is_6in4);
+            let address = ipv4.or(fields[at + 1].last());
             let port = fields[at + 2].last().unwrap().parse().unwrap();
             ((*address.unwrap()).to_owned(), port)
         };

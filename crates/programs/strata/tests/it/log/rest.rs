@@ -396,10 +396,6 @@ fn packets_whose_payload_is_lost_have_their_headers() {
             assert_eq!(wire, wire_before);
             assert!(*kept > 0 && kept < kept_before, "{kept} {kept_before}");
         }
-        if is_gone {
-            let with_payload = left.iter().filter(|(_, kept)| *kept > 200);
-            assert_eq!(with_payload.count(), 0, "none has more than its headers");
-        }
     }
 }
 

@@ -111,11 +111,11 @@ fn each_file_has_the_packets_of_an_hour_of_the_clock() {
 
 #[test]
 fn files_of_limited_size_hold_together_what_one_would() {
-    const LIMIT: u64 = 200_000;
+    const LIMIT: u64 = 40_000;
     let dir = tempfile::tempdir().unwrap();
     let (log, whole) = logged("labelled/everyday-benign/trace.pcap", dir.path());
     let files = directory(dir.path(), "files");
-    let said = export(&log, &files.join("part.pcap.gz"), &["-C", "200kB"]).output();
+    let said = export(&log, &files.join("part.pcap.gz"), &["-C", "40kB"]).output();
     let said = String::from_utf8(said.unwrap().stderr).unwrap();
     let count = names(&files).len();
     assert!(count > 3, "{:?}", names(&files));
@@ -190,10 +190,10 @@ fn a_command_runs_after_each_file() {
     let dir = tempfile::tempdir().unwrap();
     let (log, whole) = logged("labelled/everyday-benign/trace.pcap", dir.path());
     let files = directory(dir.path(), "files");
-    // Even a name that looks like an option is one of a file.
+    // Names that look like options of the command are those of files.
     let mut command = export(
         &log,
-        Path::new("-%H%M.pcapng"),
+        Path::new("./-%H%M.pcapng"),
         &["-G", "300", "-z", "gzip"],
     );
     ok(command.current_dir(&files));

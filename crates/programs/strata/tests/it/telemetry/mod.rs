@@ -352,6 +352,7 @@ fn int_report(sequence: u32, node: u32, ttl: u8, latency: u32, depth: u32, flags
 }
 
 #[test]
+#[allow(clippy::too_many_lines, reason = "one service, many questions")]
 fn reports_of_int_become_paths_latencies_depths_and_events_by_the_table() {
     let dir = TempDir::new().unwrap();
     let store = dir.path().join("store");

@@ -61,6 +61,7 @@ fn in_any(address: IpAddr, networks: &[&str]) -> bool {
 }
 
 #[test]
+#[allow(clippy::too_many_lines, reason = "a list of filters and their counts")]
 fn filters_by_names_select_what_tshark_counts() {
     let dir = tempfile::tempdir().unwrap();
     let log = log_of_mix(dir.path());
@@ -239,7 +240,7 @@ fn names_that_no_file_has_are_refused() {
     }
     // Where packets are recorded, and in policies, no names are known.
     let trace = data_dir().join("labelled/cic2017-sqli/trace.pcap");
-    let output = record(&trace, &dir.path().join("new"))
+    let output = record(&trace, dir.path().join("new"))
         .arg("tag site")
         .output()
         .unwrap();
@@ -313,7 +314,7 @@ fn a_system_of_thousands_of_networks_is_found() {
     assert!(owners.iter().filter(|owner| owner.3 == 64_999).count() > 5_000);
     let mmdb = dir.path().join("large.mmdb");
     fs::write(&mmdb, database::of(&owners)).unwrap();
-    let address = |number: u32| Ipv4Addr::from_bits(text(number % 16_384).to_bits() | number % 251);
+    let address = |number: u32| Ipv4Addr::from_bits(text(number % 16_384).to_bits() | (number % 251));
     let pairs: Vec<[Ipv4Addr; 2]> = (0..4_000)
         .map(|n: u32| {
             [
