@@ -449,9 +449,10 @@ impl Left {
             let first = damage_texts(&self.damage);
             let first = first.first().map_or("", String::as_str);
             match self.packets {
-                0 => format!("{counts} were skipped, the first: {first}"),
+                0 => format!("skipped {counts}, the first: {first}"),
                 packets => format!(
-                    "{counts} were skipped and {packets} packets left out, the first: {first}"
+                    "skipped {counts} and left out {}, the first: {first}",
+                    count_of(packets, "packet")
                 ),
             }
         });

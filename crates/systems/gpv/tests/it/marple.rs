@@ -339,7 +339,7 @@ fn errors_say_what_is_wrong_and_where() {
         ("R = filter(S, true);", "1:12: no stream S: there are T"),
         (
             "R = filter(T,\n  srcip == 6);",
-            "2:9: this does not go with an address and an integer",
+            "2:9: this does not apply to an address and an integer",
         ),
         (
             "R = filter(T, proto);",

@@ -340,7 +340,7 @@ fn a_download_that_damage_makes_incomplete_is_in_the_audit_log() {
         let (what, why) = (event["what"].as_str(), event["why"].as_str());
         assert_eq!(what, Some("a download of log 0 is incomplete"), "{audit:#}");
         assert!(
-            why.unwrap().contains("damaged places were skipped"),
+            why.unwrap().contains("skipped 1 damaged place"),
             "{audit:#}"
         );
     }

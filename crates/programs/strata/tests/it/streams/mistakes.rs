@@ -169,7 +169,7 @@ fn what_cannot_be_kept_is_refused_and_the_default_is_what_can_be() {
     let mut beyond = usual.command("create", &["x", "--retain", "2TiB"]);
     assert!(refused(&mut beyond).contains("its page tables cannot list more pages"));
     for (retain, problem) in [
-        ("5MiB", "holds 4.2 MB at most"),
+        ("5MiB", "holds at most 4.2 MB"),
         ("10gb", "--retain '10gb': write a size such as 10GB"),
         ("1.5GB", "a whole number and kB, MB, GB, TB, KiB"),
         ("7days", "or s, min, h, d or w"),

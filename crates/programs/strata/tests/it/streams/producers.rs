@@ -224,7 +224,9 @@ fn records_that_a_server_never_confirmed_are_counted() {
 #[test]
 fn a_second_signal_ends_a_command_only_after_a_second_and_says_so() {
     let folder = TempDir::new().unwrap();
-    let server = Server::start(&folder.path().join("streams"), "127.0.0.1:0");
+    let dir = folder.path().join("streams");
+    ok(strata().args(["stream", "create"]).arg(&dir).arg("events"));
+    let server = Server::start(&dir, "127.0.0.1:0");
     let mut command = producer(&server.place(), "web1");
     let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
     let mut stdin = child.stdin.take().unwrap();
