@@ -133,11 +133,11 @@ mod tests {
         let path = dir.path().join("shadow");
         std::fs::write(&path, vec![0; 8192]).unwrap();
         let file = File::options().read(true).write(true).open(&path).unwrap();
-        assert!(why(file.into(), LEN).contains("not memory"));
+        assert!(why(file.into(), LEN).contains("not shared memory"));
         let (socket, _other) = UnixStream::pair().unwrap();
-        assert!(why(socket.into(), LEN).contains("not memory"));
+        assert!(why(socket.into(), LEN).contains("not shared memory"));
         let zero = File::open("/dev/zero").unwrap();
-        assert!(why(zero.into(), LEN).contains("not memory"));
+        assert!(why(zero.into(), LEN).contains("not shared memory"));
     }
 
     #[test]

@@ -228,9 +228,9 @@ fn the_largest_senders_are_those_of_the_capture() {
         let last = shown.last().unwrap().0;
         let mut too_large = 0;
         for (count, host) in largest.iter().take(20).filter(|(count, _)| *count > last) {
-            // Four bytes of a small number are shown as a node.
+            // Four bytes of a small number are also those of a node.
             let host = match host.as_str() {
-                "0.0.0.0" => "node 0",
+                "0.0.0.0" => "0.0.0.0 or node 0",
                 host => host,
             };
             let found = shown.iter().find(|(_, key)| *key == host);

@@ -314,7 +314,8 @@ fn a_system_of_thousands_of_networks_is_found() {
     assert!(owners.iter().filter(|owner| owner.3 == 64_999).count() > 5_000);
     let mmdb = dir.path().join("large.mmdb");
     fs::write(&mmdb, database::of(&owners)).unwrap();
-    let address = |number: u32| Ipv4Addr::from_bits(text(number % 16_384).to_bits() | (number % 251));
+    let address =
+        |number: u32| Ipv4Addr::from_bits(text(number % 16_384).to_bits() | (number % 251));
     let pairs: Vec<[Ipv4Addr; 2]> = (0..4_000)
         .map(|n: u32| {
             [
