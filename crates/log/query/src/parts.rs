@@ -34,24 +34,20 @@ struct OpenPart {
 pub(crate) enum Payload {
     /// No packet of the part was kept beyond its headers.
     None,
-    /// It is missing or damaged, which was reported.
-    Lost,
+    /// It is missing or damaged, for this reason.
+    Lost(ArchiveError),
     File(PayloadReader),
 }
 
 impl Payload {
-    /// Opens the payload file of a part. Without it, packets have their headers: a file that is missing or
-    /// damaged is returned as an error beside [`Payload::Lost`].
-    pub(crate) fn open(
-        disk: &dyn Disk,
-        part: &Part,
-    ) -> Result<(Self, Option<ArchiveError>), ArchiveError> {
+    /// Opens the payload file of a part. Without it, packets that were kept as headers can be read.
+    pub(crate) fn open(disk: &dyn Disk, part: &Part) -> Result<Self, ArchiveError> {
         if part.file(FileKind::Payload).is_none() {
-            return Ok((Self::None, None));
+            return Ok(Self::None);
         }
         match parts::open(disk, part, FileKind::Payload) {
-            Ok(input) => Ok((Self::File(PayloadReader::new(&input)), None)),
-            Err(error) if error.is_damage() || error.is_missing() => Ok((Self::Lost, Some(error))),
+            Ok(input) => Ok(Self::File(PayloadReader::new(&input))),
+            Err(error) if error.is_damage() || error.is_missing() => Ok(Self::Lost(error)),
             Err(error) => Err(error),
         }
     }
@@ -61,7 +57,7 @@ impl Payload {
         let offset = row.payload_offset.ok_or("a packet without its payload")?;
         let reader = match self {
             Self::None => return Err("a part without its payload".into()),
-            Self::Lost => return Ok(None),
+            Self::Lost(_) => return Ok(None),
             Self::File(reader) => reader,
         };
         let Some(bytes) = reader.packet(offset) else {
@@ -77,7 +73,7 @@ impl Payload {
     fn take_unreadable(&mut self) -> Vec<Unreadable> {
         match self {
             Self::File(reader) => reader.take_unreadable(),
-            Self::None | Self::Lost => Vec::new(),
+            Self::None | Self::Lost(_) => Vec::new(),
         }
     }
 }
@@ -184,12 +180,9 @@ impl<'a> Parts<'a> {
             }
             opened => opened?,
         };
-        let Some((open, groups, unopened)) = opened else {
+        let Some((open, groups)) = opened else {
             return Ok(());
         };
-        if let Some(error) = unopened {
-            self.without_payload(&open.payload_named, &error);
-        }
         if !groups.is_empty() {
             self.open.insert(part.id, open);
         }
@@ -199,12 +192,8 @@ impl<'a> Parts<'a> {
         Ok(())
     }
 
-    /// Opens a part, unless nothing of it is wanted; also returned is why its payload could not be opened.
-    #[allow(clippy::type_complexity, reason = "taken apart at once")]
-    fn open(
-        &self,
-        part: &Part,
-    ) -> Result<Option<(OpenPart, Vec<Ahead>, Option<ArchiveError>)>, ArchiveError> {
+    /// Opens a part, unless nothing of it is wanted.
+    fn open(&self, part: &Part) -> Result<Option<(OpenPart, Vec<Ahead>)>, ArchiveError> {
         let disk = self.log.disk().as_ref();
         let wanted = find::wanted(disk, part, (self.find, self.flow.as_ref()))?;
         if wanted.as_ref().is_some_and(BTreeMap::is_empty) {
@@ -213,7 +202,7 @@ impl<'a> Parts<'a> {
         let named = |kind| disk.display(part.file(kind).map_or("", |file| &file.name));
         let input = parts::open(disk, part, FileKind::Packets)?;
         let table = TableReader::open(input, named(FileKind::Packets), PacketColumn::SPECS)?;
-        let (payload, unopened) = Payload::open(disk, part)?;
+        let payload = Payload::open(disk, part)?;
         let mut groups = Vec::new();
         for (group, count) in table.groups().into_iter().enumerate() {
             let rows = match &wanted {
@@ -235,7 +224,7 @@ impl<'a> Parts<'a> {
             payload_named: named(FileKind::Payload),
             groups: groups.len(),
         };
-        Ok(Some((open, groups, unopened)))
+        Ok(Some((open, groups)))
     }
 
     /// Adds the packets of the next row group.
@@ -253,9 +242,7 @@ impl<'a> Parts<'a> {
             self.damage.push(Damage {
                 file: part.payload_named.clone(),
                 offset: member.at,
-                problem: format!(
-                    "{packets} packets have only their headers, since the member from here on cannot be read: {problem}"
-                ),
+                problem: format!("{packets} packets in the member from here on: {problem}"),
                 missing: None,
             });
         }
@@ -325,22 +312,33 @@ impl<'a> Parts<'a> {
         let mut wrong = Wrong::default();
         let (waiting_packets, mode) = (&mut self.waiting, &part.mode);
         let payload = &mut part.payload;
+        let mut lost = 0_u64;
         rows.each(of, |row, problem| -> Result<(), ArchiveError> {
             data.clear();
             let rebuilt = rebuild.header(row, problem, &mut data);
-            let kept = rebuilt.and_then(|()| match row.payload_len {
-                0 => Ok(&data[..]),
-                // Without its payload, a packet has its headers; the damage is reported.
-                _ => Ok(payload.of(row)?.unwrap_or(&data)),
+            let whole = rebuilt.and_then(|()| match row.payload_len {
+                0 => Ok(Some(&data[..])),
+                // Its headers alone would lack their checksum, which is computed from the payload.
+                _ => payload.of(row),
             });
-            match kept {
-                Ok(data) => waiting_packets
+            match whole {
+                Ok(Some(data)) => waiting_packets
                     .push(&waiting(row, mode, data))
                     .map_err(in_temporary_file)?,
+                // The payload reader reports others.
+                Ok(None) => lost += u64::from(matches!(payload, Payload::Lost(_))),
                 Err(problem) => wrong.count(problem),
             }
             Ok(())
         })?;
+        if let (1.., Payload::Lost(error)) = (lost, &part.payload) {
+            self.damage.push(Damage {
+                file: part.payload_named.clone(),
+                offset: error.damaged_at(),
+                problem: format!("{lost} packets cannot be read: {error}"),
+                missing: None,
+            });
+        }
         if let Some(problem) = wrong.first {
             self.damage.push(Damage {
                 file: part.named.clone(),
@@ -385,18 +383,6 @@ impl<'a> Parts<'a> {
         }
         self.damage
             .extend(found.into_iter().map(|(_, damage)| damage));
-    }
-
-    /// Reports a payload file that cannot be opened.
-    fn without_payload(&mut self, file: &str, error: &ArchiveError) {
-        let problem =
-            format!("packets have only their headers, since their payload cannot be read: {error}");
-        self.damage.push(Damage {
-            file: file.to_owned(),
-            offset: error.damaged_at(),
-            problem,
-            missing: None,
-        });
     }
 }
 

@@ -217,8 +217,6 @@ struct Rebuilding<'a> {
     searching: &'a Searching<'a>,
     links: &'a Links,
     payload: Payload,
-    /// Why there is no payload, until this has been reported.
-    unopened: Option<ArchiveError>,
     named: &'a str,
     /// The first recording with the same model.
     recording: u32,
@@ -228,12 +226,11 @@ impl<'a> Rebuilding<'a> {
     fn of(searching: &'a Searching<'a>, part: &'a OpenPart<'_>) -> Result<Self, ArchiveError> {
         let links = links(searching, part)?;
         let disk = searching.log.disk().as_ref();
-        let (payload, unopened) = Payload::open(disk, part.part)?;
+        let payload = Payload::open(disk, part.part)?;
         Ok(Self {
             searching,
             links,
             payload,
-            unopened,
             named: &part.named,
             recording: searching.model_of(part.part.recording),
         })
@@ -281,21 +278,16 @@ impl<'a> Rebuilding<'a> {
         matches: &mut Matches<'_>,
         take: &mut dyn TakeFound,
     ) {
-        if let Some(error) = self.unopened.take() {
-            take.damage(format!("packets have only their headers: {error}"));
-        }
         let bytes = header.and_then(|header| match row.payload_len {
-            0 => Ok(header),
-            _ => Ok(match self.payload.of(row)? {
-                Some(bytes) => bytes,
-                None => {
-                    take.damage(format!("{}: a packet's payload cannot be read", self.named));
-                    header
-                }
-            }),
+            0 => Ok(Some(header)),
+            _ => self.payload.of(row),
         });
         let bytes = match bytes {
-            Ok(bytes) => bytes,
+            Ok(Some(bytes)) => bytes,
+            Ok(None) => {
+                take.damage(format!("{}: a packet's payload cannot be read", self.named));
+                return;
+            }
             Err(problem) => {
                 take.damage(format!("{}: {problem}", self.named));
                 return;

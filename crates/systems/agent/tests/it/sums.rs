@@ -234,12 +234,12 @@ fn names_are_of_agents_or_of_collectors_and_of_one_at_a_time() {
     let mut registry = registry();
     let taken = registry.may_enrol_as(true, "a", 0).unwrap_err().to_string();
     assert!(
-        taken.contains("is that of an agent, and a collector"),
+        taken.contains("belongs to an agent, and a collector"),
         "{taken}"
     );
     let taken = registry.may_enrol("here", 0).unwrap_err().to_string();
     assert!(
-        taken.contains("is that of a collector, and an agent"),
+        taken.contains("belongs to a collector, and an agent"),
         "{taken}"
     );
     collects(&mut registry, 1, &[], 0).unwrap();

@@ -376,7 +376,7 @@ fn errors_say_what_is_wrong_and_where() {
         ),
         (
             "def f([n], []): n = n + 1\nR = groupby(T, [srcip], f);\nS = filter(R, n > 1);",
-            "3:12: R has no packets: its fold f never says emit()",
+            "3:12: R has no packets: its fold f never calls emit()",
         ),
         (
             "def f([n], []): n = n + 1; emit()\nA = groupby(T, [srcip], f);\n\

@@ -352,7 +352,7 @@ fn tshark_reads_the_payload_as_it_is() {
 }
 
 #[test]
-fn packets_whose_payload_is_lost_have_their_headers() {
+fn a_payload_file_that_is_lost_takes_no_packets_that_were_kept_as_headers() {
     let dir = tempfile::tempdir().unwrap();
     let log = compacted(dir.path());
     let out = dir.path().join("out.pcapng");
@@ -383,18 +383,16 @@ fn packets_whose_payload_is_lost_have_their_headers() {
         }
         let _ = std::fs::remove_file(&out);
         let said = failed(&mut export());
-        assert!(said.contains("have only their headers"), "{said}");
         let left = lengths();
-        assert_eq!(left.len(), whole.len(), "{said}");
-        let cut = left
-            .iter()
-            .zip(&whole)
-            .filter(|(left, whole)| left != whole);
-        let cut: Vec<_> = cut.collect();
-        assert!(!cut.is_empty(), "{said}");
-        for ((wire, kept), (wire_before, kept_before)) in cut {
-            assert_eq!(wire, wire_before);
-            assert!(*kept > 0 && kept < kept_before, "{kept} {kept_before}");
+        assert!(!left.is_empty() && left.len() < whole.len(), "{said}");
+        let mut all = whole.iter();
+        assert!(left.iter().all(|one| all.any(|other| other == one)));
+        if is_gone {
+            let counts = said.lines().filter_map(|line| {
+                let (before, _) = line.split_once(" packets cannot be read")?;
+                before.rsplit(' ').next()?.parse::<usize>().ok()
+            });
+            assert_eq!(counts.sum::<usize>(), whole.len() - left.len(), "{said}");
         }
     }
 }
