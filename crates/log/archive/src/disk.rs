@@ -2,6 +2,14 @@
 //! ones are decrypted.
 #![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 
+pub(crate) mod changes;
+pub(crate) mod checked;
+pub(crate) mod encryption;
+pub(crate) mod files;
+pub(crate) mod keys;
+pub(crate) mod moving;
+pub(crate) mod payload;
+
 use std::collections::HashMap;
 use std::io::{self, BufReader, Read, Seek, SeekFrom};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,9 +21,9 @@ use strata_store::{
     WrappedKey, read_archive,
 };
 
-use crate::checked::{CheckedFile, Pieces, pieces_of};
-use crate::keys::{Identities, PartKey, chunk_offset};
-use crate::part::staging_name;
+use crate::disk::checked::{CheckedFile, Pieces, pieces_of};
+use crate::disk::keys::{Identities, PartKey, chunk_offset};
+use crate::jobs::part::staging_name;
 
 /// An age header with one recipient takes about 200 bytes; data are read bypassing the buffer.
 const HEAD_BYTES: usize = 512;

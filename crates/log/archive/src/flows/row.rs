@@ -4,9 +4,9 @@ use parquet::data_type::ByteArray;
 use strata_names::Names;
 use strata_wire::AddressFamily;
 
-use crate::addresses::Addresses;
-use crate::flow::{EndReason, Flow, Stats, class_mix};
-use crate::run::Run;
+use crate::columns::addresses::Addresses;
+use crate::flows::flow::{EndReason, Flow, Stats, class_mix};
+use crate::jobs::run::Run;
 
 /// A flow whose run has ended.
 #[derive(Debug)]

@@ -15,18 +15,18 @@ use strata_store::{
 use strata_tables::{Column, TableWriter};
 use strata_wire::{Interface, KeepKind, Meta};
 
-use crate::addresses::Addresses;
-use crate::counts::{self, CountsWriter};
+use crate::columns::addresses::Addresses;
+use crate::columns::filler::{Filler, Filling};
+use crate::columns::packets::{self, PacketColumn};
+use crate::columns::verdicts::Verdict;
+use crate::disk::files::{Input, Output, SUM_BYTES, Sums};
+use crate::disk::keys::{PartKey, Recipients};
+use crate::disk::payload::PayloadWriter;
 use crate::error::ArchiveError;
-use crate::files::{Input, Output, SUM_BYTES, Sums};
-use crate::filler::{Filler, Filling};
 use crate::flows::{self, FlowColumn};
-use crate::keys::{PartKey, Recipients};
-use crate::packets::{self, PacketColumn};
-use crate::payload::PayloadWriter;
+use crate::jobs::counts::{self, CountsWriter};
+use crate::jobs::run::Run;
 use crate::retention::FlowRetention;
-use crate::run::Run;
-use crate::verdicts::Verdict;
 
 /// The checksums file: JSON.
 #[derive(Debug, Serialize, Deserialize)]

@@ -10,7 +10,7 @@ use strata_wire::checksum::Sum;
 use strata_wire::dissect::{innermost_network, protocol};
 use strata_wire::{LinkType, exact, ipv4, ipv6};
 
-use crate::extensions::extensions;
+use crate::columns::extensions::extensions;
 
 /// The most bytes of TCP options.
 const OPTIONS_MAX: usize = 40;

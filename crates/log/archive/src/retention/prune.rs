@@ -11,14 +11,16 @@ use strata_store::{
     read_archive,
 };
 
-use crate::changes::{Away, Left, clean_up, commit, delete_gone, lock, remove_staged, replace};
-use crate::compact::NEVER;
-use crate::encryption::recipients;
+use crate::disk::changes::{
+    Away, Left, clean_up, commit, delete_gone, lock, remove_staged, replace,
+};
+use crate::disk::encryption::recipients;
 use crate::error::{ArchiveError, HOUR_NS, MostWouldGo};
-use crate::job::{Made, Outcome, Target, run_job};
-use crate::pieces::{Being, Found, fixed_bytes, pieces};
-use crate::plan::{Importance, Piece, PieceKind, PrunePlan, Retention, is_older, plan};
+use crate::jobs::compact::NEVER;
+use crate::jobs::{Made, Outcome, Target, run_job};
 use crate::retention::PROTECTED;
+use crate::retention::pieces::{Being, Found, fixed_bytes, pieces};
+use crate::retention::plan::{Importance, Piece, PieceKind, PrunePlan, Retention, is_older, plan};
 
 /// A log whose newest packet is older may have ended, or the clock is wrong.
 const NEWEST_AGE_NS: u64 = HOUR_NS;

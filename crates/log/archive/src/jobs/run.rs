@@ -11,12 +11,12 @@ use strata_wire::dissect::protocol;
 use strata_wire::transport::tcp_flag;
 use strata_wire::{AddressFamily, FlowShare, Headers, KeepKind, prefetch_whole};
 
-use crate::dictionary::Dictionary;
-use crate::flow::{Flow, PacketBytes};
-use crate::flow_index::FlowIndex;
-use crate::header::{Around, Fields, Network, Tcp, Transport};
-use crate::pending::{PENDING_MAX, Pending, hides_addresses};
-use crate::predict::{TcpNumbers, difference};
+use crate::columns::dictionary::Dictionary;
+use crate::columns::header::{Around, Fields, Network, Tcp, Transport};
+use crate::columns::predict::{TcpNumbers, difference};
+use crate::flows::flow::{Flow, PacketBytes};
+use crate::flows::index::FlowIndex;
+use crate::jobs::pending::{PENDING_MAX, Pending, hides_addresses};
 
 /// Maximum number of packets of a run.
 pub(crate) const RUN_PACKETS: usize = 1 << 19;

@@ -11,9 +11,9 @@ use serde::{Deserialize, Serialize};
 use strata_tables::{TableInput, TableReader};
 use strata_wire::exact;
 
+use crate::columns::verdicts::Verdict;
 use crate::error::Source;
-use crate::run::{Run, u32_of};
-use crate::verdicts::Verdict;
+use crate::jobs::run::{Run, u32_of};
 
 /// Its key in the metadata.
 pub(crate) const KEY: &str = "strata.counts";

@@ -4,10 +4,10 @@ use parquet::data_type::ByteArray;
 use strata_tables::{Coded, Column, Entries, IntCodes, NULL, Values};
 use strata_wire::{AddressFamily, FlowShare, KeepKind};
 
-use crate::addresses::Addresses;
-use crate::flow::score;
-use crate::run::{Extra, Run, has, layout};
-use crate::verdicts::Verdict;
+use crate::columns::addresses::Addresses;
+use crate::columns::verdicts::Verdict;
+use crate::flows::flow::score;
+use crate::jobs::run::{Extra, Run, has, layout};
 
 /// What is needed in addition to a run's rows to make columns.
 #[derive(Clone, Copy)]

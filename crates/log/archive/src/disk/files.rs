@@ -11,8 +11,8 @@ use parquet::file::reader::{ChunkReader, Length};
 use strata_store::{Disk, DiskFile};
 use strata_tables::TableInput;
 
+use crate::disk::keys::PartKey;
 use crate::error::ArchiveError;
-use crate::keys::PartKey;
 
 /// Bytes under one checksum: how precisely damage can be located.
 pub(crate) const SUM_BYTES: usize = 64 << 10;

@@ -7,12 +7,12 @@ use strata_blocks::{ClassCount, PacketRecord, Record, VerdictRecord};
 use strata_store::{Block, Damage, Recording, add_counts};
 use strata_wire::{Context, FlowHasher, FlowShare, FragmentTable, Interface, LinkType, Meta};
 
-use crate::defined::Missing;
+use crate::columns::verdicts::{Verdict, Verdicts};
 use crate::error::ArchiveError;
-use crate::pending::{PENDING_MAX, Pending};
-use crate::protection::Protection;
-use crate::run::Run;
-use crate::verdicts::{Verdict, Verdicts};
+use crate::jobs::defined::Missing;
+use crate::jobs::pending::{PENDING_MAX, Pending};
+use crate::jobs::protection::Protection;
+use crate::jobs::run::Run;
 
 /// For an interface without a description: no header is known there.
 const NO_LINK: LinkType = LinkType(u16::MAX);

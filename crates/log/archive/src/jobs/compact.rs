@@ -12,11 +12,11 @@ use std::sync::atomic::AtomicBool;
 
 use strata_store::{BlockFile, Damage, Disk, Log, Part, Recording};
 
-use crate::anomalous::Anomalous;
-use crate::changes::{clean_up, commit, delete_gone, lock, remove_staged};
-use crate::encryption::recipients;
+use crate::disk::changes::{clean_up, commit, delete_gone, lock, remove_staged};
+use crate::disk::encryption::recipients;
 use crate::error::ArchiveError;
-use crate::job::{Made, Outcome, Target, run_job};
+use crate::jobs::anomalous::Anomalous;
+use crate::jobs::{Made, Outcome, Target, run_job};
 
 /// Bytes of block files compacted in one go, to be redone after a crash.
 const JOB_BYTES: u64 = 4 << 30;

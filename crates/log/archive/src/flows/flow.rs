@@ -10,7 +10,7 @@ use strata_wire::dissect::protocol;
 use strata_wire::transport::tcp_flag;
 use strata_wire::{AddressFamily, Endpoint, FlowKey, FlowShare, Headers, ethernet, ip_addr};
 
-use crate::predict::Direction;
+use crate::columns::predict::Direction;
 
 /// A flow while its run is collected.
 #[derive(Clone, Debug)]

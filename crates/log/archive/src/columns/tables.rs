@@ -4,13 +4,13 @@
 use strata_store::{BlockFile, Damage, Log, Recording, Select, StoreError};
 use strata_tables::{Coded, Coding, Column, Spec, Values};
 
-use crate::addresses::addresses;
+use crate::columns::addresses::addresses;
+use crate::columns::filler::{Filler, Filling, keeps};
+use crate::columns::packets::{self, PacketColumn};
 use crate::error::ArchiveError;
-use crate::filler::{Filler, Filling, keeps};
 use crate::flows::{self, FlowColumn};
-use crate::intake::{Ended, Intake, Runs};
-use crate::packets::{self, PacketColumn};
-use crate::run::{RUN_PACKETS, Run, u32_of};
+use crate::jobs::intake::{Ended, Intake, Runs};
+use crate::jobs::run::{RUN_PACKETS, Run, u32_of};
 
 /// A table of a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
