@@ -10,8 +10,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-use crate::mapping::Mapping;
-use crate::shared::SharedMemory;
+use crate::memory::mapping::Mapping;
+use crate::memory::shared::SharedMemory;
 
 /// Commands, types and flags (linux/bpf.h).
 mod uapi {

@@ -8,8 +8,8 @@ use std::io;
 use std::mem;
 use std::sync::Arc;
 
-use crate::aligned::AlignedBytes;
-use crate::shared::{SharedBlock, SharedSlice};
+use crate::memory::aligned::AlignedBytes;
+use crate::memory::shared::{SharedBlock, SharedSlice};
 use crate::uring::Ring;
 
 /// Where the bytes of a block are.
@@ -420,7 +420,7 @@ mod tests {
     use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
 
     use super::*;
-    use crate::shared::SharedMemory;
+    use crate::memory::shared::SharedMemory;
 
     const LEN: usize = 8192;
 

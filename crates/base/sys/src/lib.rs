@@ -4,24 +4,26 @@
 //! blocks need is here.
 //!
 //! ```text
-//! aligned    memory at an address suitable for direct writes
-//! growing    memory that grows where it is, and which another thread makes present
-//! shared     memory that another process or a NIC writes too: copied, never borrowed
-//! words      memory in a file that one process writes while others read it
-//! view       a file's bytes where the page cache has them
+//! memory/
+//!   aligned    memory at an address suitable for direct writes
+//!   growing    memory that grows where it is, and which another thread makes present
+//!   shared     memory that another process or a NIC writes too: copied, never borrowed
+//!   words      memory in a file that one process writes while others read it
+//!   view       a file's bytes where the page cache has them
+//!   mapping    mmap(2), for the others
+//! network/
+//!   interface  the kernel's knowledge of network interfaces
+//!   socket     packet sockets, options, many messages with one call
+//!   packet     the ring of a packet socket
+//!   xdp        the frames and rings of an AF_XDP socket
 //! disk       blocks being written to a disk, kept until the kernel has released them
 //! uring      io_uring(7)
-//! socket     packet sockets, options, many messages with one call
-//! packet     the ring of a packet socket
-//! xdp        the frames and rings of an AF_XDP socket
-//! interface  what the kernel knows about network interfaces
 //! bpf        bpf(2): programs and maps
-//! pci        registers of a PCI device, and where memory is for it
+//! pci        registers of a PCI device, and addresses of memory for it
 //! verbs      memory that a NIC writes, through libibverbs (with the feature of that name)
-//! blocked    what SIGSYS does
-//! interrupts what SIGINT and SIGTERM do
+//! blocked    the answer to SIGSYS
+//! interrupts the answer to SIGINT and SIGTERM
 //! pause      letting time pass, where there is no state to wait for
-//! mapping    mmap(2), for the others
 //! ```
 //!
 //! Memory that the kernel hands over for a while (blocks of a ring, frames) is a slice for that
@@ -30,27 +32,22 @@
 //! Any crate may use this one; it uses none. Elsewhere, only vector instructions are unsafe.
 #![deny(unsafe_code)]
 
-mod aligned;
 pub mod blocked;
 pub mod bpf;
 pub mod disk;
-mod growing;
-pub mod interface;
 pub mod interrupts;
-mod mapping;
-pub mod packet;
+mod memory;
+mod network;
 pub mod pause;
 pub mod pci;
-pub mod shared;
-pub mod socket;
 mod uring;
 #[cfg(feature = "verbs")]
 pub mod verbs;
-mod view;
-pub mod words;
-pub mod xdp;
 
-pub use aligned::{ALIGNMENT, AlignedBytes};
+pub use memory::{shared, words};
+pub use network::{interface, packet, socket, xdp};
+
 pub use disk::DiskBlock;
-pub use growing::{Beyond, Growing};
-pub use view::FileView;
+pub use memory::aligned::{ALIGNMENT, AlignedBytes};
+pub use memory::growing::{Beyond, Growing};
+pub use memory::view::FileView;

@@ -14,8 +14,8 @@ use std::sync::atomic::{Ordering, fence};
 
 use rustix::fs::OFlags;
 
-use crate::mapping::Mapping;
-use crate::shared::SharedMemory;
+use crate::memory::mapping::Mapping;
+use crate::memory::shared::SharedMemory;
 
 /// Where the command is in the configuration space (PCI Local Bus Specification 3.0, §6.2.2).
 const COMMAND: u64 = 4;

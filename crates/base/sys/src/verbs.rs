@@ -8,7 +8,7 @@ use std::net::IpAddr;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use crate::shared::SharedMemory;
+use crate::memory::shared::SharedMemory;
 
 /// Sequence numbers have 24 bits.
 const PSN_MASK: u32 = 0xff_ffff;

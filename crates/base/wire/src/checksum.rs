@@ -50,7 +50,7 @@ mod tests {
     fn sums_are_those_of_the_byte_by_byte_checksum() {
         for len in 0..70 {
             let bytes: Vec<u8> = (0..len).map(|n: u8| n.wrapping_mul(151) ^ 0xa5).collect();
-            let naive = crate::ipv4::checksum(&bytes);
+            let naive = crate::formats::ipv4::checksum(&bytes);
             assert_eq!(!Sum::over(&bytes), naive, "{len}");
             let mut pieces = Sum::default();
             let (first, rest) = bytes.split_at(usize::from(len) / 4 * 2);

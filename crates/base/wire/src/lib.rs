@@ -18,54 +18,33 @@
 #![deny(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 
-mod amounts;
 mod bytes;
 pub mod checksum;
-mod context;
-mod decider;
-pub mod dissect;
-pub mod ethernet;
-pub mod fields;
-mod flow;
-mod fragments;
-mod granularity;
-mod headers;
-mod ip_protocol;
-pub mod ipv4;
-pub mod ipv6;
+mod formats;
 mod layout;
-mod ledger;
-mod link;
-mod meta;
-mod number;
-pub mod pcapng;
-mod plain;
-mod prefetch;
-mod printable;
-pub mod roce;
-pub mod segment;
-mod share;
-pub mod sighting;
-pub mod transport;
-pub mod tunnel;
 mod walk;
 pub mod wide;
-pub mod wlan;
+mod words;
 
-pub use amounts::{count_of, grouped, human_bytes, parse_bytes};
-pub use context::Context;
-pub use decider::{Decider, in_words};
-pub use dissect::{Headers, TunnelKey};
-pub use flow::{AddressFamily, Endpoint, FlowHasher, FlowKey, ip_addr, mix64};
-pub use fragments::FragmentTable;
-pub use granularity::{
+pub use formats::{ethernet, ipv4, ipv6, pcapng, roce, segment, transport, tunnel, wlan};
+pub use walk::{dissect, fields, sighting};
+
+pub use formats::link::LinkType;
+pub use walk::context::Context;
+pub use walk::dissect::{Headers, TunnelKey};
+pub use walk::fragments::FragmentTable;
+pub use walk::plain::Plain;
+pub use walk::prefetch::{prefetch, prefetch_whole};
+pub use words::amounts::{count_of, grouped, human_bytes, parse_bytes};
+pub use words::decider::{Decider, in_words};
+pub use words::flow::{AddressFamily, Endpoint, FlowHasher, FlowKey, ip_addr, mix64};
+pub use words::granularity::{
     Granularity, Keep, KeepKind, Outcome, ParseGranularityError, SampleBy, Sampling, join,
 };
-pub use ledger::{Counters, CutWhere, DropReason, Imbalance, Kinds, Ledger, Summed, largest};
-pub use link::LinkType;
-pub use meta::{Interface, Meta, unix_ns, unix_seconds};
-pub use number::{Largest, clamped, exact};
-pub use plain::Plain;
-pub use prefetch::{prefetch, prefetch_whole};
-pub use printable::{Printable, PrintableJson, start_of};
-pub use share::FlowShare;
+pub use words::ledger::{
+    Counters, CutWhere, DropReason, Imbalance, Kinds, Ledger, Summed, largest,
+};
+pub use words::meta::{Interface, Meta, unix_ns, unix_seconds};
+pub use words::number::{Largest, clamped, exact};
+pub use words::printable::{Printable, PrintableJson, start_of};
+pub use words::share::FlowShare;

@@ -1,17 +1,26 @@
-//! The walk through all layers of a packet; see [`crate::dissect`].
+//! The walk through all layers of a packet; see [`crate::walk::dissect`].
+
+pub(crate) mod context;
+pub mod dissect;
+pub mod fields;
+pub(crate) mod fragments;
+pub(crate) mod headers;
+pub(crate) mod plain;
+pub(crate) mod prefetch;
+pub mod sighting;
 
 mod labels;
 mod links;
 mod transports;
 
 use crate::bytes::{be16, be32, u8_at};
-use crate::ethernet::{self, ethertype};
-use crate::flow::{AddressFamily, Endpoint, FlowKey};
-use crate::headers::{Fragment, Headers, TunnelKey};
-use crate::ip_protocol as protocol;
-use crate::transport::{Tcp, UDP_HEADER_LEN};
-use crate::tunnel::{self, Inner, TunnelKind, Tunnels};
-use crate::{LinkType, ipv4, ipv6};
+use crate::formats::ethernet::{self, ethertype};
+use crate::formats::ip_protocol as protocol;
+use crate::formats::transport::{Tcp, UDP_HEADER_LEN};
+use crate::formats::tunnel::{self, Inner, TunnelKind, Tunnels};
+use crate::walk::headers::{Fragment, Headers, TunnelKey};
+use crate::words::flow::{AddressFamily, Endpoint, FlowKey};
+use crate::{LinkType, formats::ipv4, formats::ipv6};
 use links::LinkHeader;
 
 /// The most layers that are walked; a packet with more ends its header there.

@@ -5,6 +5,9 @@
 //! separate source, which reads the worker's blocks again. The next packet comes from the source
 //! whose next packet arrived first.
 
+pub(crate) mod arrivals;
+pub(crate) mod by_time;
+
 use std::borrow::Cow;
 use std::cmp::Reverse;
 use std::collections::binary_heap::PeekMut;
@@ -16,9 +19,9 @@ use strata_blocks::{BadRecord, Head, PacketRecord, Record, Trees, VerdictRecord,
 use strata_store::{Block, Blocks, Cursor, Damage, Log, Recording, Select, StoreError};
 use strata_wire::{Context, FlowKey, FlowShare, KeepKind};
 
-use crate::by_time::Waiting;
-use crate::exporter::{Exporter, Judgement, JudgementKey, OfFlow, new_origin};
-use crate::left_out::Place;
+use crate::export::exporter::{Exporter, Judgement, JudgementKey, OfFlow, new_origin};
+use crate::export::left_out::Place;
+use crate::merge::by_time::Waiting;
 use crate::parts::Parts;
 
 /// One of the sources that are merged.

@@ -1,5 +1,11 @@
 //! The packets of a recording's parts, rebuilt as far as they were kept, in order of arrival.
 
+pub(crate) mod cells;
+pub(crate) mod decided;
+pub(crate) mod find;
+pub(crate) mod packet_row;
+pub(crate) mod reasons;
+
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
@@ -11,8 +17,8 @@ use strata_archive::{ArchiveError, PacketColumn};
 use strata_store::{Damage, Disk, FileKind, Log, Part, Recording};
 use strata_wire::FlowKey;
 
-use crate::by_time::{Arrival, ByTime, Waiting};
-use crate::find::{self, Find};
+use crate::merge::by_time::{Arrival, ByTime, Waiting};
+use crate::parts::find::Find;
 
 pub(crate) type Source = Box<dyn std::error::Error + Send + Sync>;
 

@@ -1,5 +1,10 @@
 //! Flow records as CSV, JSON, IPFIX and NetFlow 9; and the rows of the table `flows` as such records.
 
+pub(crate) mod flows;
+pub(crate) mod messages;
+pub(crate) mod record;
+pub(crate) mod row_writer;
+
 use std::borrow::Cow;
 use std::io::{self, Write};
 
@@ -9,10 +14,10 @@ use strata_archive::parts::{self, Column, TableReader};
 use strata_archive::{ArchiveError, FlowColumn, Kind, Spec};
 use strata_store::{Disk, FileKind, Part};
 
-use crate::cells::{NO_PORT, NO_PROTOCOL, WrongValue};
-use crate::find::Find;
-use crate::messages::{Carrier, FlowProtocol, Messages};
-use crate::record::FlowRecord;
+use crate::parts::cells::{NO_PORT, NO_PROTOCOL, WrongValue};
+use crate::parts::find::Find;
+use crate::records::messages::{Carrier, FlowProtocol, Messages};
+use crate::records::record::FlowRecord;
 
 /// Passes to `take` the rows of a part's table `flows` that may be wanted: those within the time and
 /// whose packets may match the filter. Rows are of a run each; exports make their own records, which do

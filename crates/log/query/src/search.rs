@@ -25,7 +25,7 @@ use strata_archive::parts::Amounts;
 use strata_store::{Log, Recording};
 use strata_wire::{FlowKey, LinkType};
 
-use crate::find::Find;
+use crate::parts::find::Find;
 
 use pieces::{Piece, Pieces};
 

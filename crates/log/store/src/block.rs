@@ -1,6 +1,14 @@
 //! One block of a log, read and checked.
 #![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 
+pub(crate) mod blocks;
+pub(crate) mod content;
+pub(crate) mod cursor;
+pub(crate) mod index;
+pub(crate) mod layout;
+pub(crate) mod scan;
+pub(crate) mod select;
+
 mod buffer;
 
 use strata_blocks::{BlockHeader, HEADER_LEN, Records, Summary};

@@ -14,53 +14,39 @@
 //! `serve`, `gpv-run`, `stream-run` and the command line.
 #![deny(unsafe_code)]
 
-mod archive;
 mod block;
-mod blocks;
-mod checkpoint;
-mod content;
-mod cursor;
 mod disk;
-mod drift;
 mod error;
-mod flipped;
-mod index;
-mod layout;
 mod log;
 mod manifest;
-mod names;
 mod output;
-mod promotions;
 mod recorder;
 mod relayed;
-mod scan;
-mod select;
-mod stored;
 mod writer;
 
-pub use archive::{
-    ARCHIVE_NAME, Archive, ENCRYPTED, FileKind, Gone, LOG_ENTRIES, Part, PartFile, Removed,
-    RemovedBy, RemovedFor, STAGING, WrappedKey, add_counts,
-};
 pub use block::Block;
-pub use blocks::Blocks;
-pub use checkpoint::{Checkpoint, checkpoint_name};
-pub use cursor::Cursor;
+pub use block::blocks::Blocks;
+pub use block::cursor::Cursor;
+pub use block::index::{IndexProblem, index_name, verify_index};
+pub use block::select::Select;
 pub use disk::{
     Disk, DiskChoice, DiskFile, DiskLayer, DiskReport, ReadOnlyFile, RealDisk, WriteQueue,
 };
-pub use drift::{check_drift, drift_name, seal_drift};
 pub use error::{Damage, MissingFile, StoreError, damage_counts, damage_texts};
-pub use index::{IndexProblem, index_name, verify_index};
 pub use log::{AbruptEnd, LOST_BEFORE, Log, Loss, Losses, read_archive};
+pub use manifest::archive::{
+    ARCHIVE_NAME, Archive, ENCRYPTED, FileKind, Gone, LOG_ENTRIES, Part, PartFile, Removed,
+    RemovedBy, RemovedFor, STAGING, WrappedKey, add_counts,
+};
+pub use manifest::checkpoint::{Checkpoint, checkpoint_name};
+pub use manifest::drift::{check_drift, drift_name, seal_drift};
+pub use manifest::names::{COMPACTION_NAME, is_file_name, is_remote, tier_of};
 pub use manifest::{
     About, BlockFile, DetailKept, FlowTable, MANIFEST_NAME, Manifest, Overwritten, Recording,
     SavedLedger, ShadowModel, State,
 };
-pub use names::{COMPACTION_NAME, is_file_name, is_remote, tier_of};
 pub use output::{OutputError, Sources, is_log};
 pub use recorder::{CHECKPOINT_INTERVAL, Recorder, RecorderOptions, WhenFull};
 pub use relayed::{
     BlockDone, Placed, RelayLog, RelayStream, RelayWriters, StoredSince, StreamOptions,
 };
-pub use select::Select;

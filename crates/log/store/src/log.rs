@@ -13,16 +13,16 @@ use std::sync::Arc;
 use strata_wire::Ledger;
 use strata_wire::tunnel::{Tunnels, TunnelsError};
 
-use crate::archive::{ARCHIVE_NAME, Archive, Part};
-use crate::blocks::Blocks;
-use crate::checkpoint::{Checkpoint, checkpoint_name};
+use crate::block::blocks::Blocks;
+use crate::block::index::index_name;
+use crate::block::select::Select;
 use crate::disk::{Disk, RealDisk};
 use crate::error::{StoreError, io_error};
-use crate::index::index_name;
+use crate::manifest::archive::{ARCHIVE_NAME, Archive, Part};
+use crate::manifest::checkpoint::{Checkpoint, checkpoint_name};
+use crate::manifest::promotions::Promoted;
+use crate::manifest::stored::{read_all, read_manifest};
 use crate::manifest::{BlockFile, MANIFEST_NAME, Manifest, Recording, State};
-use crate::promotions::Promoted;
-use crate::select::Select;
-use crate::stored::{read_all, read_manifest};
 
 pub use losses::{AbruptEnd, LOST_BEFORE, Losses};
 

@@ -1,14 +1,22 @@
 //! `manifest.json`: what recordings a log holds, and in which files.
 #![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 
+pub(crate) mod archive;
+pub(crate) mod checkpoint;
+pub(crate) mod drift;
+pub(crate) mod flipped;
+pub(crate) mod names;
+pub(crate) mod promotions;
+pub(crate) mod stored;
+
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use strata_wire::tunnel::Tunnels;
 use strata_wire::{Counters, CutWhere, DropReason, Ledger};
 
-use crate::flipped::explain;
-use crate::names::is_safe_name;
+use crate::manifest::flipped::explain;
+use crate::manifest::names::is_safe_name;
 
 /// The manifest's file name within a log.
 pub const MANIFEST_NAME: &str = "manifest.json";

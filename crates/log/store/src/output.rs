@@ -7,10 +7,10 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use crate::archive::{ARCHIVE_NAME, LOG_ENTRIES};
 use crate::log::Log;
 use crate::manifest::MANIFEST_NAME;
-use crate::names::is_remote;
+use crate::manifest::archive::{ARCHIVE_NAME, LOG_ENTRIES};
+use crate::manifest::names::is_remote;
 
 /// A file of a log lies at most this many levels below its directory: `packets/hour=H/retention=C/N.parquet`.
 const LEVELS: usize = 4;

@@ -1,5 +1,7 @@
 //! A controller of agents, for those who ask it: agents over TLS, administrators over a Unix socket.
 
+pub mod agent_client;
+
 use strata_agent::{
     AgentStatus, Applied, Assignment, CollectorReport, DestinationSum, DocumentFile, Enrol,
     Enrolled, Event, Renew, Report, Rollout,

@@ -14,38 +14,32 @@
 //! only. `record`, the other crates of `run` and `relay` use this; it uses `policy` and `rules`.
 #![forbid(unsafe_code)]
 
-pub mod agent_client;
 pub mod agents;
-pub mod alerts;
 pub mod api;
-pub mod client;
 pub mod config;
-pub mod contention;
 mod controller;
-pub mod cpu;
-pub mod elastic;
-mod endpoint;
 pub mod metrics;
 pub mod queries;
-mod query_report;
-mod request;
 mod role_error;
 pub mod saved;
-mod secrets;
 mod status;
-pub mod vectors;
+
+pub use agents::agent_client;
+pub use api::client;
+pub use controller::{alerts, contention, cpu, elastic};
+pub use queries::vectors;
 
 pub use tokio::sync::watch;
 
+pub use api::request::{
+    DetailRequest, ExportTimesRequest, InForce, ModeRequest, ModelRequest, PolicyAdded,
+    PolicyRequest, QueryRequest, Refusal,
+};
+pub use api::secrets::same_secret;
 pub use controller::{
     CollectorBoard, ControlError, Controller, DriftWindow, Event, ExportTimes, Fast,
     MATCH_BYTES_MAX, MODE_PERIOD_MAX, NetworkObserved, Observed, Settings, WHY_BYTES_MAX,
 };
-pub use request::{
-    DetailRequest, ExportTimesRequest, InForce, ModeRequest, ModelRequest, PolicyAdded,
-    PolicyRequest, QueryRequest, Refusal,
-};
-pub use secrets::same_secret;
 pub use status::{
     ChangeStatus, ClassStatus, CollectorStatus, CompactionStatus, CpuStatus, DetailStatus,
     DriftStatus, EveStatus, ExportStatus, ExportedSession, FeatureDrift, FlowTableStatus,

@@ -5,6 +5,9 @@
 //! bounded queue, so workers never wait for a query; what does not fit is lost and counted. It runs
 //! while a query is installed. Nothing is saved: with the recording its queries end.
 
+pub(crate) mod report;
+pub mod vectors;
+
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -20,12 +23,12 @@ use strata_wire::grouped;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use utoipa::ToSchema;
 
-pub use crate::query_report::{
+use crate::api::request::QueryRequest;
+pub use crate::queries::report::{
     GroupKey, QueryReport, QueryReportKind, ReportedColumns, ReportedQuery,
 };
-use crate::request::QueryRequest;
+use crate::queries::vectors::{Attached, NotAttached, Subscriber, Subscribers, WhenFull};
 use crate::saved::now;
-use crate::vectors::{Attached, NotAttached, Subscriber, Subscribers, WhenFull};
 
 /// Maximum number of queries.
 pub const QUERIES_MAX: usize = 16;

@@ -2,7 +2,7 @@
 
 use strata_role::RoleError;
 
-use crate::agent_client::AgentClientError;
+use crate::agents::agent_client::AgentClientError;
 use crate::api::ListenError;
 use crate::config::{ConfigError, EndpointError};
 

@@ -13,13 +13,13 @@ use strata_role::sandbox::give_up;
 use strata_role::{Handle, require};
 use strata_sandbox::{Owner, SocketFile};
 
+use crate::beside::reclaim::Reclaim;
 use crate::error::{RecordError, Result};
-use crate::log_dir::{NewDirectory, log_directory};
-use crate::memory;
-use crate::observer::{Observation, Observer, Ticker};
+use crate::live::observer::{Observation, Observer, Ticker};
 use crate::outcome::{RecordOutcome, WorkerOutcome, finish};
-use crate::reclaim::Reclaim;
 use crate::recorded;
+use crate::setup::log_dir::{NewDirectory, log_directory};
+use crate::setup::memory;
 use crate::setup::{Setup, Started};
 use crate::spec::{RecordSpec, StreamSpec};
 

@@ -26,45 +26,24 @@
 //! archive and relay know nothing of each other's threads.
 #![forbid(unsafe_code)]
 
-mod compacting;
-mod configuration;
-mod cpus;
-mod destination;
-mod drift;
+mod beside;
 mod error;
-mod eve;
-mod exports;
 mod files;
-mod governor;
-mod journal;
-mod lag;
 mod live;
-mod log_dir;
-mod memory;
 mod notice;
-mod observer;
 mod outcome;
-mod preflight;
-mod reclaim;
 mod record;
 mod recorded;
 mod relay;
-mod relay_stream;
-mod reports;
 mod sandbox;
 mod sending;
-mod sensors;
 mod setup;
 mod spec;
-mod watchdog;
 
-pub use compacting::{
+pub use beside::compacting::{
     CompactError, CompactPlan, CompactSpec, CompactStep, Compacting, NotOpen, TakeStep, compact_log,
 };
-pub use destination::Closed;
 pub use error::RecordError;
-pub use log_dir::log_directory;
-pub use memory::{machine_bytes, room_for};
 pub use notice::EveCounts;
 pub use outcome::RecordOutcome;
 pub use record::check;
@@ -72,6 +51,9 @@ pub use recorded::{RecordCounts, Recorded};
 pub use relay::{RelayOutcome, RelaySpec};
 pub use sandbox::socket_opener;
 pub use sending::{GenerateSpec, Pace, ReplaySpec, SendOutcome, generate, replay};
+pub use setup::destination::Closed;
+pub use setup::log_dir::log_directory;
+pub use setup::memory::{machine_bytes, room_for};
 pub use spec::{
     DestinationSpec, DetailSpec, InputSpec, InterfaceSpec, LogSpec, ModelSpec, RecordSpec,
     SandboxSpec, ShadowSpec, Shed, SteeringSpec, StreamSpec, TriggerSpec,

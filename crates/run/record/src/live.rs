@@ -1,5 +1,10 @@
 //! Records interfaces: a worker on each core, until stopped.
 
+pub(crate) mod governor;
+pub(crate) mod observer;
+pub(crate) mod sensors;
+pub(crate) mod watchdog;
+
 mod lost;
 mod run;
 mod worker;
@@ -24,26 +29,26 @@ use strata_role::sandbox::give_up;
 use strata_role::{Handle, Notice};
 use strata_sandbox::{SocketFile, User};
 
-use crate::destination::Recording;
+use crate::beside::eve::EveReader;
+use crate::beside::exports::Exporting;
+use crate::beside::journal::{self, Told};
+use crate::beside::lag::CompactionLag;
+use crate::beside::reclaim::Reclaim;
+use crate::beside::reports::Reports;
 use crate::error::Result;
-use crate::eve::EveReader;
-use crate::exports::Exporting;
-use crate::governor::{Governor, Shedder};
-use crate::journal::{self, Told};
-use crate::lag::CompactionLag;
-use crate::log_dir::{NewDirectory, log_directory};
-use crate::memory;
+use crate::live::governor::{Governor, Shedder};
+use crate::live::observer::{Observation, Observer};
+use crate::live::sensors::Sensors;
+use crate::live::watchdog::Watchdog;
 use crate::notice::RecordNotice;
-use crate::observer::{Observation, Observer};
 use crate::outcome::{RecordOutcome, finish};
-use crate::reclaim::Reclaim;
 use crate::recorded;
-use crate::reports::Reports;
 use crate::sandbox::socket_opener;
-use crate::sensors::Sensors;
+use crate::setup::destination::Recording;
+use crate::setup::log_dir::{NewDirectory, log_directory};
+use crate::setup::memory;
 use crate::setup::{Setup, Started};
 use crate::spec::{InterfaceSpec, RecordSpec};
-use crate::watchdog::Watchdog;
 use worker::Running;
 
 /// How often a recording checks its workers.

@@ -11,8 +11,8 @@ use strata_role::{Level, Notice};
 use strata_store::DiskReport;
 use strata_wire::{Printable, count_of, grouped};
 
+use crate::beside::journal;
 use crate::error::RecordError;
-use crate::journal;
 
 /// A message to the user of a recording. Displayed as a sentence, in which parts that may come from
 /// outside are made printable.

@@ -12,10 +12,10 @@ use strata_role::{Notice, Tell};
 use strata_store::{Disk as _, RealDisk, drift_name, seal_drift};
 use strata_wire::{DropReason, LinkType, Summed as _};
 
-use crate::destination::{Closed, Recording};
 use crate::error::{At as _, RecordError, Result};
 use crate::notice::RecordNotice;
 use crate::setup::Setup;
+use crate::setup::destination::{Closed, Recording};
 
 /// The outcome of a recording, complete or not.
 #[derive(Debug)]

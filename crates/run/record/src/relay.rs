@@ -4,6 +4,8 @@
 //! Shortages are answered as in a local recording: the same thresholds, the same pure plan
 //! ([`elastic`](strata_control::elastic)), and the same deletion of the least important data.
 
+pub(crate) mod stream;
+
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -22,12 +24,12 @@ use strata_role::{FeedCounts, FeedSpec, Handle, Notice, Spec, Tell, warn_if_shar
 use strata_store::DiskChoice;
 use strata_wire::exact;
 
+use crate::beside::reclaim::{Limit, Reclaim};
 use crate::error::{At as _, RecordError, Result};
-use crate::log_dir::{NewDirectory, log_directory};
+use crate::live::observer::disk_use;
 use crate::notice::RecordNotice;
-use crate::observer::disk_use;
-use crate::reclaim::{Limit, Reclaim};
-use crate::relay_stream::RelayStreaming;
+use crate::relay::stream::RelayStreaming;
+use crate::setup::log_dir::{NewDirectory, log_directory};
 
 /// How often the relay is checked.
 const LOOK_EVERY: Duration = Duration::from_millis(50);

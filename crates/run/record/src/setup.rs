@@ -1,5 +1,12 @@
 //! What every recording needs, whatever its input.
 
+pub(crate) mod configuration;
+pub(crate) mod cpus;
+pub(crate) mod destination;
+pub(crate) mod log_dir;
+pub(crate) mod memory;
+pub(crate) mod preflight;
+
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
@@ -21,14 +28,14 @@ use strata_sketch::{Sketch, TableSize};
 use strata_store::About;
 use strata_wire::{Counters, FlowKey, exact};
 
-use crate::configuration::{Addresses, Configuration};
-use crate::destination::Recording;
+use crate::beside::exports::own::without;
+use crate::beside::exports::{ExportQueue, Exporting, Exports};
+use crate::beside::reports::Reports;
 use crate::error::{At as _, Result};
-use crate::exports::own::without;
-use crate::exports::{ExportQueue, Exporting, Exports};
-use crate::memory::{self, Memory};
 use crate::notice::RecordNotice;
-use crate::reports::Reports;
+use crate::setup::configuration::{Addresses, Configuration};
+use crate::setup::destination::Recording;
+use crate::setup::memory::Memory;
 use crate::spec::{InputSpec, RecordSpec};
 
 /// What a worker has in addition to modes and policies.

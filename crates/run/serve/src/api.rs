@@ -1,5 +1,10 @@
 //! The paths of the API, as `openapi.yaml` describes them.
 
+pub(crate) mod assets;
+pub(crate) mod body;
+pub(crate) mod parts;
+pub(crate) mod times;
+
 mod change;
 #[cfg(test)]
 mod described;
@@ -24,17 +29,17 @@ use strata_wire::{clamped, unix_ns};
 use tokio::time::timeout;
 use utoipa::ToSchema;
 
+use crate::access::audit::AuditEvent;
+use crate::access::refused::Refused;
+use crate::access::trust::{self, Login, Role, Who, admit};
+use crate::api::body::pushed;
+use crate::api::parts::RecorderEvent;
 use crate::app::App;
+use crate::ask::saved::KeptQuestion;
 use crate::ask::{AnswerTable, Askable};
-use crate::audit::AuditEvent;
-use crate::body::pushed;
-use crate::parts::RecorderEvent;
 use crate::recorders::{self, Recorder, RecorderSummary};
-use crate::refused::Refused;
-use crate::saved::KeptQuestion;
-use crate::series::Series;
-use crate::trust::{self, Login, Role, Who, admit};
-use crate::{ask, assets, child, times};
+use crate::search::series::Series;
+use crate::{ask, ask::child};
 
 /// Maximum bytes of a request's body, and maximum time for it.
 const BODY_BYTES: usize = 64 << 10;

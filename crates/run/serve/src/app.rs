@@ -4,12 +4,12 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use crate::Spec;
-use crate::audit::Audit;
+use crate::access::audit::Audit;
+use crate::access::trust::Gate;
+use crate::ask::saved::Saved;
 use crate::logs::Logs;
 use crate::recorders::{Recorder, Ticks, ticks};
-use crate::results::Searches;
-use crate::saved::Saved;
-use crate::trust::Gate;
+use crate::search::results::Searches;
 use crate::work::Work;
 
 /// The state of the server.

@@ -1,6 +1,10 @@
 //! Questions of a log, in SQL or Marple's language: asked of a program, since an answer may take any memory, and
 //! DataFusion is not a part of this one.
 
+pub(crate) mod child;
+pub(crate) mod saved;
+pub(crate) mod shape;
+
 mod answer;
 
 use std::collections::BTreeMap;
@@ -14,12 +18,12 @@ use strata_archive::{Kind, Table};
 use strata_gpv::marple::SHIPPED;
 use utoipa::ToSchema;
 
+use crate::access::refused::Refused;
 use crate::app::App;
-use crate::child::{self, NoAnswer};
-use crate::refused::Refused;
-use crate::saved::{Language, QUESTION_BYTES_MAX};
+use crate::ask::child::NoAnswer;
+use crate::ask::saved::{Language, QUESTION_BYTES_MAX};
+use crate::ask::shape::Shape;
 use crate::search::quoted;
-use crate::shape::Shape;
 
 /// The program for SQL.
 const SQL: &str = "strata-sql";

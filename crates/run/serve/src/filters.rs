@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use strata_rules::Action;
 use utoipa::ToSchema;
 
-use crate::refused::{Refused, units};
+use crate::access::refused::{Refused, units};
 use crate::search;
 
 /// Words of the filter language, with what they mean.

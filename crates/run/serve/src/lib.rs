@@ -28,37 +28,19 @@
 // For the example of a recorder's status.
 #![recursion_limit = "256"]
 
+mod access;
 mod api;
 mod app;
 mod ask;
-mod assets;
-mod attempts;
-mod audit;
-mod body;
-mod child;
-mod dissect;
 mod filters;
-mod flow_id;
-mod found;
 mod label;
 mod logs;
-mod packet;
 mod packets;
-mod parts;
 mod recorders;
-mod refused;
-mod results;
-mod saved;
 mod search;
-mod series;
-mod shape;
 mod storage;
-mod times;
-mod trust;
-mod tshark;
 mod why;
 mod work;
-mod would;
 
 use std::io;
 use std::net::SocketAddr;
@@ -71,8 +53,8 @@ use strata_store::Log;
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 
-pub use audit::{AuditEvent, TellAudit};
-pub use trust::{Login, Role};
+pub use access::audit::{AuditEvent, TellAudit};
+pub use access::trust::{Login, Role};
 
 use app::App;
 

@@ -1,5 +1,9 @@
 //! The packets of a flow.
 
+pub(crate) mod dissect;
+pub(crate) mod packet;
+pub(crate) mod tshark;
+
 use std::fmt;
 use std::io;
 use std::ops::ControlFlow;
@@ -16,14 +20,14 @@ use strata_wire::{
 };
 use utoipa::ToSchema;
 
-use crate::dissect::{behind_ip, summary};
-use crate::flow_id;
-use crate::found::words;
+use crate::access::refused::Refused;
+use crate::api::parts::Covered;
+use crate::api::times;
 use crate::logs::{self, Logs};
-use crate::parts::Covered;
-use crate::refused::Refused;
+use crate::packets::dissect::{behind_ip, summary};
+use crate::search::flow_id;
+use crate::search::found::words;
 use crate::search::{Asked, Sought};
-use crate::times;
 use crate::work::Stop;
 
 /// Maximum number of packets of a page.

@@ -20,11 +20,11 @@ use utoipa::ToSchema;
 
 use self::losses::Losses;
 use self::tick::{ClassRate, RecorderTick};
+use crate::access::refused::Refused;
+use crate::api::parts::{Acknowledged, Covered, RecorderEvent};
+use crate::api::times::seconds;
 use crate::logs::Logs;
-use crate::parts::{Acknowledged, Covered, RecorderEvent};
-use crate::refused::Refused;
-use crate::series::{ClassSeries, Series};
-use crate::times::seconds;
+use crate::search::series::{ClassSeries, Series};
 
 /// How often recordings are queried.
 const PERIOD: Duration = Duration::from_secs(1);

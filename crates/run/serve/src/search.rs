@@ -1,5 +1,10 @@
 //! Searching a log.
 
+pub(crate) mod flow_id;
+pub(crate) mod found;
+pub(crate) mod results;
+pub(crate) mod series;
+
 mod sought;
 
 use std::ops::ControlFlow;
@@ -11,13 +16,13 @@ use strata_query::{ByLink, Find, Matches, Outline, Search, outline, search};
 use strata_store::Log;
 use utoipa::ToSchema;
 
-use crate::body::Sink;
-use crate::found::{FlowRow, Found, ReasonCount, ReasonWords, Tops, Totals};
+use crate::access::refused::Refused;
+use crate::api::body::Sink;
+use crate::api::parts::Covered;
 use crate::logs::{self, ClassCount, Logs};
-use crate::parts::Covered;
-use crate::refused::Refused;
-use crate::results::Searches;
-use crate::series::{Histogram, Series};
+use crate::search::found::{FlowRow, Found, ReasonCount, ReasonWords, Tops, Totals};
+use crate::search::results::Searches;
+use crate::search::series::{Histogram, Series};
 use crate::work::Stop;
 
 pub(crate) use sought::{Asked, Sought, filter, quoted};

@@ -13,12 +13,12 @@ use strata_store::{Log, Recording, Select};
 use strata_wire::{clamped, unix_ns};
 use utoipa::ToSchema;
 
-use crate::found::{Cost, ReasonsTotal, words};
+use crate::access::refused::Refused;
+use crate::api::parts::Covered;
+use crate::api::times::{SECOND_NS, text};
 use crate::logs::{self, Logs};
-use crate::parts::Covered;
-use crate::refused::Refused;
+use crate::search::found::{Cost, ReasonsTotal, words};
 use crate::search::{Sought, quoted, run};
-use crate::times::{SECOND_NS, text};
 use crate::why::{self, WhySign, WhyTree};
 use crate::work::Stop;
 
@@ -517,7 +517,7 @@ impl<'a> InWords<'a> {
             kept_bytes: reason.kept_bytes,
             first: text(reason.first_ns),
             first_flow: reason.first_flow.to_string(),
-            flow: crate::flow_id::id(&reason.first_flow),
+            flow: crate::search::flow_id::id(&reason.first_flow),
             signs,
             trees,
             more_trees: more,

@@ -1,5 +1,7 @@
 //! Why a packet was kept: who decided, and of the forest, the conditions with the packet's values.
 
+pub(crate) mod would;
+
 use std::ops::ControlFlow;
 
 use serde::Serialize;
@@ -11,9 +13,9 @@ use strata_store::{Log, Recording};
 use strata_wire::FlowKey;
 use utoipa::ToSchema;
 
-use crate::found::words;
+use crate::access::refused::Refused;
 use crate::packets::{Packet, earlier, of_flow};
-use crate::refused::Refused;
+use crate::search::found::words;
 use crate::work::Stop;
 
 /// Trees that are shown, and signs.

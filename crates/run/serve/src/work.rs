@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 
-use crate::refused::Refused;
+use crate::access::refused::Refused;
 
 /// Searches, exports and questions at a time. Each has a thread and its memory.
 const AT_A_TIME: usize = 4;

@@ -1,5 +1,14 @@
 //! A directory of streams.
 
+pub(crate) mod device;
+pub(crate) mod elsewhere;
+pub(crate) mod footing;
+pub(crate) mod link;
+pub(crate) mod locks;
+pub(crate) mod pool;
+pub(crate) mod remote;
+pub(crate) mod stripes;
+
 use std::fs;
 use std::io;
 use std::path::Path;
@@ -11,13 +20,13 @@ use strata_stream::description::DIRECTORY_AT;
 use strata_stream::{Cursor, Description, Form, Geometry, Retention, State, StreamName};
 use strata_wire::exact;
 
-use super::device::{self, Raw, SIMULATED};
-use super::elsewhere::{Elsewhere, Kind, Place};
 use super::error::{In as _, Result, StreamError};
-use super::file::{StreamFile, file_name, lock_name};
-use super::locks::Locks;
-use super::pool::{MAP, MEND_MAP, Owners, PAGES, Pool, STRIPE_MAP};
-use super::remote::StripeServer;
+use crate::dir::device::{Raw, SIMULATED};
+use crate::dir::elsewhere::{Elsewhere, Kind, Place};
+use crate::dir::locks::Locks;
+use crate::dir::pool::{MAP, MEND_MAP, Owners, PAGES, Pool, STRIPE_MAP};
+use crate::dir::remote::StripeServer;
+use crate::stream::file::{StreamFile, file_name, lock_name};
 
 /// A stream to be created.
 #[derive(Clone, Copy, Debug)]
@@ -255,7 +264,7 @@ impl StreamDir {
     pub fn create_stream(&self, name: &StreamName, spec: &StreamSpec, now_ns: u64) -> Result<()> {
         let file = file_name(name);
         let named = || self.disk.display(&file);
-        let _lock = self.locks.wait(super::pool::MAP_LOCK).in_file(named)?;
+        let _lock = self.locks.wait(pool::MAP_LOCK).in_file(named)?;
         if self.disk.exists(&file) {
             return Err(StreamError::Exists {
                 dir: self.path.clone(),

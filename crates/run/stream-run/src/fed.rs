@@ -13,7 +13,7 @@ use strata_stream::StreamName;
 use super::dir::StreamDir;
 use super::error::Result;
 use super::feed::{StreamFeed, WhenFull};
-use super::stripes::paths_of;
+use crate::dir::stripes::paths_of;
 
 /// A stream that a role is to feed.
 pub struct FedStream {

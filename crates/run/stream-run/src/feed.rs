@@ -11,10 +11,10 @@ use strata_role::FeedCounts;
 use strata_stream::StreamName;
 use strata_wire::{exact, unix_ns};
 
-use super::appender::StreamAppender;
 use super::dir::StreamDir;
 use super::error::{Result, StreamError};
-use super::upkeep::{Kept, Upkeep};
+use crate::stream::appender::StreamAppender;
+use crate::stream::upkeep::{Kept, Upkeep};
 
 /// Bytes of records that wait.
 const QUEUE_BYTES: usize = 8 << 20;

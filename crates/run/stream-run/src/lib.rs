@@ -24,50 +24,34 @@
 
 #![forbid(unsafe_code)]
 
-mod appender;
-mod changes;
-mod check;
 mod client;
-mod device;
 mod dir;
-mod elsewhere;
 mod error;
 mod fed;
 mod feed;
-mod file;
-mod footing;
-mod link;
-mod locks;
-mod memory;
-mod peer;
-mod pool;
-mod reader;
-mod remote;
 mod server;
-mod status;
-mod stripes;
-mod upkeep;
+mod stream;
 
-pub use appender::{Appended, StreamAppender};
-pub use check::{StreamCheck, check_streams};
 pub use client::{
     ForwardError, Forwarded, Forwarder, Forwarding, ProducerSpec, Source, StreamClient,
     StreamEvent, StreamProducer, random_id, spool,
 };
+pub use dir::remote::{StripeConnection, StripeLink, StripeServer, StripeTls};
+pub use dir::stripes::paths_of;
 pub use dir::{SavedCursor, StreamDir, StreamSpec};
 pub use error::StreamError;
 pub use fed::FedStream;
 pub use feed::{FeedWarning, LineRecords, StreamFeed, WhenFull};
-pub use peer::PeerError;
-pub use reader::{Entry, StreamReader, Unread};
-pub use remote::{StripeConnection, StripeLink, StripeServer, StripeTls};
+pub use server::peer::PeerError;
 pub use server::{
     HostedSession, HostedSpec, HostedStripe, ProducerSession, SharedError, SharedStreams,
     StreamServeOutcome, StreamServeSpec, Turn,
 };
-pub use status::StreamStatus;
-pub use stripes::paths_of;
-pub use upkeep::{Kept, Upkeep};
+pub use stream::appender::{Appended, StreamAppender};
+pub use stream::check::{StreamCheck, check_streams};
+pub use stream::reader::{Entry, StreamReader, Unread};
+pub use stream::status::StreamStatus;
+pub use stream::upkeep::{Kept, Upkeep};
 
 /// The default TCP port of a server of streams.
 pub const STREAM_PORT: u16 = 4793;

@@ -15,11 +15,11 @@ use crate::api::answer::{
 use crate::api::status::{TelemetryEntry, TelemetryStatus};
 use strata_dta::key::Key;
 
-use super::generations::GenerationTime;
-use super::plan::EntryKind;
-use super::reader::{Counted, Found, TelemetryStore};
 use super::shown;
 use super::store::{MANIFEST, telemetry_status};
+use crate::store::generations::GenerationTime;
+use crate::store::plan::EntryKind;
+use crate::store::reader::{Counted, Found, TelemetryStore};
 
 fn time(time: GenerationTime) -> TelemetryTime {
     TelemetryTime {

@@ -32,43 +32,24 @@
 
 mod answers;
 pub mod api;
-mod candidates;
-mod counted;
-mod fading;
-mod frames;
 mod generating;
-mod generations;
-mod notices;
-mod plan;
-mod pushing;
-mod reader;
-mod ready;
 mod service;
-mod serving;
-mod share;
 pub mod shown;
-mod sink;
-mod status;
-mod status_file;
 mod store;
-mod streaming;
-mod target;
-mod wire;
-mod witnesses;
 
-pub use fading::{Fade, FadeOptions};
 pub use generating::{
     GenerateError, GenerateReportsSpec, GeneratedReports, ReportProfile, ReportSender,
     generate_reports, tree_paths,
 };
-pub use generations::GenerationTime;
-pub use plan::{EntryKind, NamedList, TelemetryLayout};
-pub use reader::{Counted, Found, FoundPath, Known, TelemetryCursor, TelemetryStore, Top};
-pub use ready::CollectorsSpec;
+pub use service::ready::CollectorsSpec;
+pub use service::serving::TelemetryApiSpec;
+pub use service::wire::COLLECTOR_PORT;
+pub use service::wire::collector::{TelemetryCollectorOutcome, TelemetryCollectorSpec};
+pub use service::wire::message::CollectorError;
 pub use service::{TelemetryOutcome, TelemetrySpec};
-pub use serving::TelemetryApiSpec;
-pub use share::COLLECTORS_MAX as TELEMETRY_COLLECTORS_MAX;
+pub use store::fading::{Fade, FadeOptions};
+pub use store::generations::GenerationTime;
+pub use store::plan::{EntryKind, NamedList, TelemetryLayout};
+pub use store::reader::{Counted, Found, FoundPath, Known, TelemetryCursor, TelemetryStore, Top};
+pub use store::share::COLLECTORS_MAX as TELEMETRY_COLLECTORS_MAX;
 pub use store::{telemetry_is_written, telemetry_status};
-pub use wire::COLLECTOR_PORT;
-pub use wire::collector::{TelemetryCollectorOutcome, TelemetryCollectorSpec};
-pub use wire::message::CollectorError;

@@ -1,5 +1,14 @@
 //! The role of a telemetry collector: reports by UDP in, a store's memory out.
 
+pub(crate) mod frames;
+pub(crate) mod notices;
+pub(crate) mod pushing;
+pub(crate) mod ready;
+pub(crate) mod serving;
+pub(crate) mod streaming;
+pub(crate) mod target;
+pub(crate) mod wire;
+
 mod datagrams;
 mod guard;
 mod spec;
@@ -34,22 +43,22 @@ use strata_wire::{exact, unix_ns};
 
 use self::datagrams::Int;
 pub use self::spec::{TelemetryOutcome, TelemetrySpec};
-use super::fading::Fading;
-use super::frames::Frames;
-use super::notices::Reports;
-use super::plan::{EntryKind, NamedList, Plan};
-use super::pushing::Pushing;
-use super::ready::{Ready, connect};
-use super::serving::Api;
-use super::sink::{Done, Mapped};
-use super::status::{FROM_INT, Received, Snapshot};
-use super::status_file::StatusFile;
 use super::store::ends;
-use super::streaming::Streaming;
-use super::target::Target;
-use super::wire::remote::Collectors;
-use super::witnesses::{Estimate, Slots, Witnesses};
 use crate::api::status::TelemetryStatus;
+use crate::service::frames::Frames;
+use crate::service::notices::Reports;
+use crate::service::pushing::Pushing;
+use crate::service::ready::{Ready, connect};
+use crate::service::serving::Api;
+use crate::service::streaming::Streaming;
+use crate::service::target::Target;
+use crate::service::wire::remote::Collectors;
+use crate::store::fading::Fading;
+use crate::store::plan::{EntryKind, NamedList, Plan};
+use crate::store::sink::{Done, Mapped};
+use crate::store::status::{FROM_INT, Received, Snapshot};
+use crate::store::status_file::StatusFile;
+use crate::store::witnesses::{Estimate, Slots, Witnesses};
 
 /// Datagrams, or runs of them, that are taken with one system call.
 const BATCH: usize = 32;

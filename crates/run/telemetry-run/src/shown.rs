@@ -7,7 +7,7 @@ use strata_dta::event::flow::{FlowEvent, FlowEventKind};
 use strata_dta::event::node::{NodeEvent, NodeEventKind};
 use strata_dta::key::{FiveTuple, Key, NodeId};
 
-use super::plan::EntryKind;
+use crate::store::plan::EntryKind;
 
 /// A field of bytes that are there.
 fn field<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {

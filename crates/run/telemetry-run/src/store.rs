@@ -8,6 +8,18 @@
 //! lock             held by the process that writes
 //! ```
 
+pub(crate) mod candidates;
+pub(crate) mod counted;
+pub(crate) mod fading;
+pub(crate) mod generations;
+pub(crate) mod plan;
+pub(crate) mod reader;
+pub(crate) mod share;
+pub(crate) mod sink;
+pub(crate) mod status;
+pub(crate) mod status_file;
+pub(crate) mod witnesses;
+
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
 use std::path::Path;
@@ -21,8 +33,7 @@ use strata_sys::words::{Words, WordsMut};
 use strata_sys::{Growing, pause};
 use strata_wire::exact;
 
-use super::candidates;
-use super::plan::{Manifest, NamedList, Plan, TelemetryLayout};
+use crate::store::plan::{Manifest, NamedList, Plan, TelemetryLayout};
 
 /// The description.
 pub(super) const MANIFEST: &str = "telemetry.json";

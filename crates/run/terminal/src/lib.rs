@@ -17,26 +17,20 @@
     reason = "none that a caller can bring about"
 )]
 
-pub mod address;
-pub mod bounded;
+mod arguments;
 pub mod confined;
 mod descriptors;
-pub mod disk;
-pub mod feed;
-pub mod key;
-pub mod listing;
-pub mod log_options;
 pub mod logging;
-pub mod model;
 pub mod output;
 pub mod packets;
-pub mod plain;
 pub mod program;
 pub mod progress;
-pub mod recording;
-pub mod rings;
 pub mod selection;
-pub mod shadow;
 pub mod signals;
 pub mod table;
 pub mod text;
+
+pub use arguments::{
+    address, bounded, disk, feed, key, log_options, model, recording, rings, shadow,
+};
+pub use text::{listing, plain};

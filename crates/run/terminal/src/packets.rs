@@ -17,8 +17,8 @@ use strata_store::{Damage, Log, damage_counts, damage_texts};
 use strata_wire::{LinkType, Meta};
 use tracing::{error, warn};
 
+use crate::arguments::key::KeyArgs;
 use crate::confined::SandboxArgs;
-use crate::key::KeyArgs;
 use crate::output::refuse;
 use crate::selection::{check_fit, say_no_match, say_untested};
 use crate::text;

@@ -19,7 +19,7 @@ use strata_record::RecordError;
 use strata_role::RoleError;
 
 use crate::logging::{self, LoggingArgs};
-use crate::{descriptors, output, plain, signals, text};
+use crate::{descriptors, output, signals, text, text::plain};
 
 /// The program that records and reads logs, and finds all others.
 const MAIN: &str = "strata";

@@ -1,5 +1,8 @@
 //! Words and numbers as users read and write them.
 
+pub mod listing;
+pub mod plain;
+
 use std::io;
 use std::num::{IntErrorKind, ParseIntError};
 use std::str::FromStr;
@@ -12,8 +15,6 @@ use strata_filter::{Filter, NetworkNames, ParseError};
 use strata_wire::Printable;
 
 pub use strata_wire::count_of;
-
-use crate::plain;
 
 /// What the answer of a filter lacks: packets that it could not test.
 pub fn untested(packets: u64) -> Option<String> {

@@ -21,9 +21,9 @@
 
 use super::Layer;
 use crate::bytes::{be16, be128, u8_at};
-use crate::ethernet::{self, ethertype};
-use crate::ip_protocol as protocol;
-use crate::{ipv4, ipv6, tunnel};
+use crate::formats::ethernet::{self, ethertype};
+use crate::formats::ip_protocol as protocol;
+use crate::{formats::ipv4, formats::ipv6, formats::tunnel};
 
 /// VLAN tags that are looked through.
 const TAGS_MAX: usize = 4;

@@ -2,9 +2,9 @@
 
 use super::{Layer, Walk};
 use crate::bytes::{be16, be32, le16, le32, u8_at};
-use crate::ethernet::{self, ethertype};
-use crate::wlan::{self, Control};
-use crate::{LinkType, tunnel};
+use crate::formats::ethernet::{self, ethertype};
+use crate::formats::wlan::{self, Control};
+use crate::{LinkType, formats::tunnel};
 
 /// A rarely walked link header.
 #[derive(Clone, Copy)]

@@ -2,9 +2,9 @@
 
 use super::{Layer, Walk, inner_layer};
 use crate::bytes::{be16, be32, u8_at};
-use crate::headers::Fragment;
-use crate::ip_protocol as protocol;
-use crate::{ipv4, tunnel};
+use crate::formats::ip_protocol as protocol;
+use crate::walk::headers::Fragment;
+use crate::{formats::ipv4, formats::tunnel};
 
 /// The most bytes of a packet that an ICMP message quotes: no error is longer than the least MTU of
 /// IPv6 (RFC 4443 §2.4), nor than 576 bytes in IPv4 (RFC 1812 §4.3.2.3).

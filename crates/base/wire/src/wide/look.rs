@@ -2,7 +2,7 @@
 
 use super::lanes::{Kernel, Lanes};
 use super::{GROUP, GROUPS, PacketColumns, WIDE};
-use crate::tunnel::{UDP_DESTINATIONS, UDP_EITHER, unusual};
+use crate::formats::tunnel::{UDP_DESTINATIONS, UDP_EITHER, unusual};
 
 /// [`PacketColumns::look`] for any lanes.
 pub(super) struct Look<'a, 'b> {

@@ -42,7 +42,7 @@ pub use rows::{RowCells, RowPlace, RowTable};
 
 use look::Look;
 
-use crate::flow::FlowHasher;
+use crate::words::flow::FlowHasher;
 
 /// Packets in a batch in columns.
 pub const WIDE: usize = 256;
@@ -296,7 +296,7 @@ impl PacketColumns {
 mod tests {
     use super::*;
     use crate::Plain;
-    use crate::tunnel::{UDP_DESTINATIONS, UDP_EITHER};
+    use crate::formats::tunnel::{UDP_DESTINATIONS, UDP_EITHER};
     use proptest::prelude::*;
 
     proptest! {

@@ -4,7 +4,7 @@
 use strata_archive::ArchiveError;
 use strata_archive::parts::GroupCounts;
 
-use crate::find::{ByClass, Find};
+use crate::parts::find::{ByClass, Find};
 
 use super::groups::OfGroup;
 use super::pieces::OpenPart;

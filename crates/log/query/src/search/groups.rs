@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use strata_wire::FlowKey;
 
-use crate::find::Place;
+use crate::parts::find::Place;
 
 /// A flow of a row group.
 pub(super) struct OfGroup {

@@ -12,9 +12,9 @@ use strata_blocks::{BlockHeader, ClassCount, Record};
 use strata_store::{Block, BlockFile, Log, Recording, Select, StoreError, index_name};
 use strata_wire::{Context, KeepKind};
 
-use crate::exporter::Judgement as _;
-use crate::find::Find;
+use crate::export::exporter::Judgement as _;
 use crate::merge::Known;
+use crate::parts::find::Find;
 
 use super::pieces::OpenPart;
 use super::{FoundCounts, FoundPoint, Label, TakeFound, counted, is_within};

@@ -9,7 +9,7 @@ use strata_archive::{ArchiveError, PacketColumn};
 use strata_store::{BlockFile, FileKind, Log, Part, Recording};
 use strata_wire::{LinkType, exact};
 
-use crate::find::{Find, Flows};
+use crate::parts::find::{Find, Flows};
 
 /// Link types by interface.
 pub(super) type Links = HashMap<u16, LinkType>;

@@ -11,10 +11,10 @@ use strata_filter::{Expr, Filter};
 use strata_store::{Log, Part};
 use strata_wire::{FlowKey, Meta};
 
-use crate::cells::{IntColumn, WrongValue};
-use crate::decided::decided;
+use crate::export::exporter::flow_of;
 use crate::export::metas_of;
-use crate::exporter::flow_of;
+use crate::parts::cells::{IntColumn, WrongValue};
+use crate::parts::decided::decided;
 use crate::parts::{Payload, Source};
 
 use super::groups::{OfGroup, ranges};

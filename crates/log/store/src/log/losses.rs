@@ -5,8 +5,8 @@ use strata_wire::{DropReason, Ledger, count_of};
 
 use super::{Log, Loss};
 use crate::error::StoreError;
+use crate::manifest::stored::read_manifest;
 use crate::manifest::{Recording, State};
-use crate::stored::read_manifest;
 
 /// How warnings of a recording begin that say which packets were lost before it saw them. Logs contain it: that is
 /// how commands that read them recognise these warnings.

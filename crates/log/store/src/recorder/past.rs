@@ -4,8 +4,8 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use crate::block::index::index_name;
 use crate::error::StoreError;
-use crate::index::index_name;
 use crate::manifest::{Overwritten, Recording};
 use crate::writer::OpenFile;
 

@@ -11,11 +11,11 @@ use strata_blocks::{
     whole_packets,
 };
 
-use crate::checkpoint::{Checkpoint, checkpoint_name};
 use crate::disk::{Disk, DiskFile};
 use crate::error::{StoreError, io_error};
 use crate::manifest::BlockFile;
-use crate::stored::read_all;
+use crate::manifest::checkpoint::{Checkpoint, checkpoint_name};
+use crate::manifest::stored::read_all;
 
 /// What the log has of a worker's packets from a number on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]

@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use strata_wire::unix_ns;
 
-use crate::checkpoint::{Checkpoint, checkpoint_name};
 use crate::disk::{Disk, DiskFile};
 use crate::error::{StoreError, io_error};
-use crate::stored::read_all;
+use crate::manifest::checkpoint::{Checkpoint, checkpoint_name};
+use crate::manifest::stored::read_all;
 
 /// A checkpoint file being written.
 pub(crate) struct CheckpointFile {

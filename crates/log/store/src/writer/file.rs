@@ -4,9 +4,9 @@ use std::collections::VecDeque;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use crate::block::index::{IndexWriter, index_name};
 use crate::disk::{Disk, DiskFile};
 use crate::error::{StoreError, io_error};
-use crate::index::{IndexWriter, index_name};
 use crate::manifest::{BlockFile, Recording};
 
 use super::LogWriter;

@@ -3,9 +3,9 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use crate::block::index::IndexWriter;
 use crate::disk::DiskFile;
 use crate::error::{StoreError, io_error};
-use crate::index::IndexWriter;
 
 use super::{LogWriter, OpenFile};
 

@@ -8,8 +8,8 @@ use strata_wire::unix_ns;
 
 use crate::disk::Disk;
 use crate::error::{StoreError, io_error};
+use crate::manifest::stored::read_manifest;
 use crate::manifest::{About, MANIFEST_NAME, Manifest, Recording, ShadowModel, VERSION};
-use crate::stored::read_manifest;
 
 /// How to tell, before the manifest is replaced, that the log is still there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

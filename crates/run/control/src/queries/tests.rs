@@ -7,7 +7,7 @@ use strata_gpv::{Key, Reason};
 use strata_wire::{AddressFamily, Endpoint};
 
 use super::*;
-use crate::vectors::DATAGRAM_BYTES;
+use crate::queries::vectors::DATAGRAM_BYTES;
 
 fn request(name: &str, query: &str) -> QueryRequest {
     QueryRequest {

@@ -18,12 +18,12 @@ use strata_sandbox::Role;
 use strata_wire::{Counters, Summed as _};
 
 use super::run::run_live;
-use crate::cpus::pin;
 use crate::error::{At as _, Result};
-use crate::observer::{Load, Observation};
+use crate::live::observer::{Load, Observation};
+use crate::live::sensors::Gauges;
 use crate::outcome::WorkerOutcome;
-use crate::sensors::Gauges;
 use crate::setup::Setup;
+use crate::setup::cpus::pin;
 
 /// How often workers report their progress.
 const SNAPSHOT_EVERY: Duration = Duration::from_millis(100);

@@ -13,14 +13,14 @@ use strata_control::{DetailRequest, ModeRequest, PolicyRequest, PolicyStatus};
 use utoipa::ToSchema;
 
 use super::{Answer, Shared, body, bytes, query, recorder};
+use crate::access::refused::Refused;
+use crate::access::trust::{Role, Who};
+use crate::api::times;
 use crate::app::App;
+use crate::ask::saved::KeptQuestion;
 use crate::label::{self, Labelling};
 use crate::recorders::Recorder;
-use crate::refused::Refused;
-use crate::saved::KeptQuestion;
 use crate::search::quoted;
-use crate::times;
-use crate::trust::{Role, Who};
 
 /// Maximum bytes of a reason.
 const WHY_BYTES_MAX: usize = 1 << 10;

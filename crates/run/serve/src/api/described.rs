@@ -10,17 +10,17 @@ use super::Session;
 use super::change::Changed;
 use super::look::PolicyCheck;
 use super::verify::VerifyEvent;
+use crate::access::audit::AuditEvent;
+use crate::access::refused::Refused;
+use crate::ask::saved::KeptQuestion;
 use crate::ask::{AnswerTable, Askable};
-use crate::audit::AuditEvent;
 use crate::filters::{Completions, FilterCheck};
 use crate::logs::LogSummary;
-use crate::packet::PacketDetail;
 use crate::packets::PacketPage;
+use crate::packets::packet::PacketDetail;
 use crate::recorders::{RecorderSummary, Tick};
-use crate::refused::Refused;
-use crate::results::FlowPage;
-use crate::saved::KeptQuestion;
 use crate::search::SearchEvent;
+use crate::search::results::FlowPage;
 use crate::storage::{Reasons, Storage};
 
 /// The line of the file after which they are.

@@ -23,23 +23,25 @@ use strata_wire::count_of;
 use utoipa::ToSchema;
 
 use super::{Answer, Shared, body, query};
+use crate::access::refused::Refused;
+use crate::access::trust::{Role, Who};
+use crate::api::body::{Sink, body as streamed_body};
+use crate::api::parts::Covered;
 use crate::app::App;
-use crate::body::{Sink, body as streamed_body};
 use crate::filters::{Completions, FilterCheck};
-use crate::found::Totals;
 use crate::logs::{LogSummary, RecordingState, RecordingSummary};
-use crate::packet::{Dissection, Dissector, PacketDetail, detail, look_up};
+use crate::packets::packet::{Dissection, Dissector, PacketDetail, detail, look_up};
 use crate::packets::{self, PacketPage};
-use crate::parts::Covered;
-use crate::refused::Refused;
-use crate::results::{FlowPage, Page};
+use crate::search::found::Totals;
+use crate::search::results::{FlowPage, Page};
+use crate::search::series::Series;
 use crate::search::{self, Asked, Sought};
-use crate::series::Series;
 use crate::storage::{Reasons, Storage};
-use crate::trust::{Role, Who};
+use crate::why::would::{Would, would};
 use crate::work::{LONG, until};
-use crate::would::{Would, would};
-use crate::{child, filters, flow_id, logs as of_logs, storage as stored, tshark};
+use crate::{
+    ask::child, filters, logs as of_logs, packets::tshark, search::flow_id, storage as stored,
+};
 
 /// How long a download may take: the client that takes it bounds it.
 pub(super) const DOWNLOAD: std::time::Duration = std::time::Duration::from_secs(6 * 3600);
@@ -219,7 +221,7 @@ pub(super) async fn search(
     Ok(lines(body))
 }
 
-pub(super) fn lines(body: crate::body::Body) -> Response {
+pub(super) fn lines(body: Body) -> Response {
     let kind = [(header::CONTENT_TYPE, "application/x-ndjson")];
     (kind, Body::new(body)).into_response()
 }

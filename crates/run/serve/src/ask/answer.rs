@@ -8,10 +8,10 @@ use serde_json::{Number, Value};
 use strata_gpv::marple::ValueKind;
 
 use super::{AnswerColumn, BYTES_MAX, ColumnType};
-use crate::child::Answered;
-use crate::refused::Refused;
-use crate::shape::Shape;
-use crate::times;
+use crate::access::refused::Refused;
+use crate::api::times;
+use crate::ask::child::Answered;
+use crate::ask::shape::Shape;
 
 /// Integers of at least this magnitude JavaScript may round.
 const EXACT_END: u64 = 1 << 53;

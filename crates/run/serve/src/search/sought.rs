@@ -7,9 +7,9 @@ use strata_filter::Filter;
 use strata_query::{Find, Kept};
 use strata_wire::{AddressFamily, FlowKey};
 
-use crate::flow_id::{self, address};
-use crate::refused::Refused;
-use crate::times;
+use crate::access::refused::Refused;
+use crate::api::times;
+use crate::search::flow_id::{self, address};
 
 /// Maximum bytes of a filter.
 const FILTER_BYTES_MAX: usize = 4 << 10;

@@ -15,9 +15,9 @@ use strata_stream::message::{
 use strata_stream::{Geometry, StreamName};
 use strata_wire::exact;
 
+use crate::dir::locks::{Lock, Locks};
+use crate::dir::pool::{MAP, MAP_LOCK, Owners, PAGES, Pool, STRIPE_MAP, USERS_LOCK};
 use crate::error::{In as _, Result, StreamError};
-use crate::locks::{Lock, Locks};
-use crate::pool::{MAP, MAP_LOCK, Owners, PAGES, Pool, STRIPE_MAP, USERS_LOCK};
 
 /// Held by the server that has a stripe.
 const SERVER_LOCK: &str = "server.lock";

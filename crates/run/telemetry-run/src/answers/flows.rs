@@ -6,10 +6,10 @@ use strata_dta::event::flow::FlowEvent;
 use strata_dta::event::node::NodeEvent;
 use strata_dta::key::FiveTuple;
 
-use super::super::plan::EntryKind;
-use super::super::reader::TelemetryStore;
 use super::super::shown;
 use crate::api::answer::{TelemetryEvents, TelemetryFlow, TelemetryFlows, TelemetryQueue};
+use crate::store::plan::EntryKind;
+use crate::store::reader::TelemetryStore;
 
 /// Flows that are told apart; events of further ones are counted. Memory: some 300 bytes each.
 const FLOWS_MAX: usize = 100_000;

@@ -6,10 +6,10 @@ use strata_dta::key::{FiveTuple, Key};
 use strata_dta::postcarding::{Extent, Path};
 use strata_wire::exact;
 
-use super::super::reader::TelemetryStore;
 use super::super::shown;
 use super::time;
 use crate::api::answer::{TelemetryHop, TelemetryPath};
+use crate::store::reader::TelemetryStore;
 
 impl TelemetryStore {
     /// The path of a flow, or of another key, with the latest latencies of the flow at its nodes;

@@ -13,11 +13,11 @@ use strata_role::{At as _, Notice, Result, Tell};
 use strata_sys::socket::Receiver;
 use strata_wire::{exact, unix_ns};
 
-use super::super::streaming::Streaming;
-use super::super::target::Target;
-use super::super::witnesses::{Found, Witness};
 use super::guard::{Fault, each_guarded};
 use super::{BATCH, FROM_INT, Service};
+use crate::service::streaming::Streaming;
+use crate::service::target::Target;
+use crate::store::witnesses::{Found, Witness};
 
 /// Between answers of queries known ahead about packets of which hops may still report.
 const SETTLE_NS: u64 = 100_000_000;

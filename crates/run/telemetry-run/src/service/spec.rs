@@ -7,11 +7,11 @@ use ipnet::IpNet;
 use strata_role::{FeedCounts, FeedSpec};
 use strata_sandbox::Owner;
 
-use super::super::fading::FadeOptions;
-use super::super::plan::TelemetryLayout;
-use super::super::ready::CollectorsSpec;
-use super::super::serving::TelemetryApiSpec;
 use crate::api::status::RunStatus;
+use crate::service::ready::CollectorsSpec;
+use crate::service::serving::TelemetryApiSpec;
+use crate::store::fading::FadeOptions;
+use crate::store::plan::TelemetryLayout;
 
 /// A telemetry collector in one process, or a translator if its collectors are elsewhere.
 #[derive(Debug)]

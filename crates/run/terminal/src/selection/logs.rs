@@ -19,7 +19,7 @@ use strata_store::{Log, StoreError};
 use strata_wire::Printable;
 use tracing::{error, info, warn};
 
-use crate::key::KeyArgs;
+use crate::arguments::key::KeyArgs;
 use crate::output::refuse;
 use crate::progress::Progress;
 use crate::text;

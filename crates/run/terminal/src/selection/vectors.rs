@@ -6,7 +6,7 @@ use anyhow::Result;
 use strata_gpv_run::{ListenSpec, VectorSource, VectorsRead};
 use strata_store::Sources;
 
-use crate::address::{address, networks};
+use crate::arguments::address::{address, networks};
 use crate::output::refuse;
 use crate::text::count_of;
 

@@ -1,0 +1,6 @@
+//! Interfaces, sockets and their rings.
+
+pub mod interface;
+pub mod packet;
+pub mod socket;
+pub mod xdp;

@@ -1,0 +1,133 @@
+//! What stays the same of a packet that is seen at two points of a network, such as two mirror ports.
+
+use core::ops::Range;
+
+use crate::LinkType;
+use crate::formats::ethernet::ethertype::{IPV4, IPV6, QINQ_OLD, SERVICE_VLAN, VLAN};
+use crate::walk::fields::{behind_tags, ethernet, ipv4, ipv6};
+
+/// Tags that are looked through.
+const TAGS: [u16; 4] = [VLAN, SERVICE_VLAN, QINQ_OLD[0], QINQ_OLD[1]];
+const TAGS_MAX: usize = 8;
+
+/// What may differ between two sightings of a packet.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Differing {
+    /// Ethernet addresses, which a router replaces.
+    pub macs: bool,
+    /// VLAN tags.
+    pub tags: bool,
+    /// TTL or hop limit, and with it the checksum of the IPv4 header.
+    pub ttl: bool,
+}
+
+/// Writes the bytes of a packet without those that may differ to `same`, which is emptied first. Returns
+/// the number of bytes that were left out before byte `ends_at`, and of tags, by which lengths differ.
+/// Only Ethernet is looked into: of other link types, all bytes are the same.
+pub fn same_bytes(
+    link: LinkType,
+    packet: &[u8],
+    ends_at: usize,
+    differing: Differing,
+    same: &mut Vec<u8>,
+) -> (usize, usize) {
+    same.clear();
+    let behind = behind_tags(packet, ethernet::TYPE.start, &TAGS, TAGS_MAX);
+    let (Some((ethertype, network_at)), true) = (behind, link == LinkType::ETHERNET) else {
+        same.extend_from_slice(packet);
+        return (0, 0);
+    };
+    let tags = network_at.saturating_sub(ethernet::TYPE.end);
+    let at = |field: Range<usize>| {
+        network_at.saturating_add(field.start)..network_at.saturating_add(field.end)
+    };
+    let macs = ethernet::DESTINATION.start..ethernet::SOURCE.end;
+    let of_tags = ethernet::TYPE.start..ethernet::TYPE.start.saturating_add(tags);
+    let [ttl, checksum] = match ethertype {
+        IPV4 => [at(ipv4::TTL), at(ipv4::CHECKSUM)],
+        IPV6 => [at(ipv6::HOP_LIMIT), 0..0],
+        _ => [0..0, 0..0],
+    };
+    let left_out = [
+        (differing.macs, macs),
+        (differing.tags, of_tags),
+        (differing.ttl, ttl),
+        (differing.ttl, checksum),
+    ];
+    let left_out = left_out.into_iter().filter(|(may_differ, _)| *may_differ);
+    let (mut from, mut before_end) = (0, 0_usize);
+    for hole in left_out
+        .map(|(_, hole)| hole)
+        .filter(|hole| !hole.is_empty())
+    {
+        let [start, end] = [hole.start, hole.end].map(|at| at.min(packet.len()));
+        same.extend_from_slice(&packet[from..start]);
+        let of_it = end.min(ends_at).saturating_sub(start.min(ends_at));
+        before_end = before_end.saturating_add(of_it);
+        from = end;
+    }
+    same.extend_from_slice(&packet[from..]);
+    (before_end, if differing.tags { tags } else { 0 })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An IPv4 packet in a frame with these tags.
+    fn frame(macs: u8, tags: &[u16], ttl: u8) -> Vec<u8> {
+        let mut frame = vec![macs; 12];
+        for tag in tags {
+            frame.extend_from_slice(&tag.to_be_bytes());
+            frame.extend_from_slice(&[0, 7]);
+        }
+        frame.extend_from_slice(&IPV4.to_be_bytes());
+        frame.extend_from_slice(&[0x45, 0, 0, 24, 1, 2, 0, 0, ttl, 17, ttl, 0x55]);
+        frame.extend_from_slice(&[10, 0, 0, 1, 10, 0, 0, 2, 9, 9, 9, 9]);
+        frame
+    }
+
+    fn same(packet: &[u8], differing: Differing) -> (Vec<u8>, usize, usize) {
+        let mut same = Vec::new();
+        let (before, tags) = same_bytes(LinkType::ETHERNET, packet, 1_000, differing, &mut same);
+        (same, before, tags)
+    }
+
+    #[test]
+    fn only_what_may_differ_is_left_out() {
+        let all = Differing {
+            macs: true,
+            tags: true,
+            ttl: true,
+        };
+        let (plain, before, tags) = same(&frame(1, &[], 64), all);
+        assert_eq!((plain.len(), before, tags), (38 - 15, 15, 0));
+        let routed = same(&frame(2, &[VLAN, SERVICE_VLAN], 63), all);
+        assert_eq!(routed, (plain, 15 + 8, 8));
+        for (differing, is_same) in [
+            (Differing { ttl: false, ..all }, [true, true, false]),
+            (Differing { tags: false, ..all }, [true, false, true]),
+            (Differing { macs: false, ..all }, [false, true, true]),
+            (Differing::default(), [false, false, false]),
+        ] {
+            let first = same(&frame(1, &[], 64), differing).0;
+            let others = [frame(2, &[], 64), frame(1, &[VLAN], 64), frame(1, &[], 63)];
+            let found = others.map(|other| same(&other, differing).0 == first);
+            assert_eq!(found, is_same, "{differing:?}");
+        }
+    }
+
+    #[test]
+    fn packets_cut_anywhere_are_no_error() {
+        let all = Differing {
+            macs: true,
+            tags: true,
+            ttl: true,
+        };
+        let whole = frame(1, &[VLAN], 64);
+        for len in 0..=whole.len() {
+            let (bytes, before, _) = same(&whole[..len], all);
+            assert_eq!(bytes.len() + before, len);
+        }
+    }
+}
