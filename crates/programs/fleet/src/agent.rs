@@ -37,7 +37,7 @@ Examples:
       --destination analyser=udp://192.0.2.10:4740 --identity 4096
 
 The controller (`strata controller`) decides which packets are exported. Without a controller, a
-file of policies does (--policy), in the format that `strata controller apply` reads. Only this
+file of policies decides (--policy), in the format that `strata controller apply` reads. Only this
 command line permits destinations (--destination) and interfaces (-i). If the controller cannot be
 reached, the agent continues with the policies that it received last. SIGHUP makes the agent read
 the file of --policy again. See docs/agents.md.")]
@@ -101,8 +101,8 @@ pub(crate) struct Args {
     name: Option<String>,
 
     /// Limit the CPU use of the recording, as in 10%; 100% is one core. When other work on this
-    /// host, such as forwarding, is short of CPU time, the recording uses less: it first copies
-    /// headers only, then captures fewer flows.
+    /// host, such as forwarding, is short of CPU time, the recording uses less: it first copies at
+    /// most 256 bytes of each packet, then captures fewer flows.
     #[arg(long, value_name = "PERCENT", value_parser = cpu)]
     cpu: Option<String>,
 

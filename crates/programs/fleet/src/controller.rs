@@ -128,11 +128,11 @@ enum Command {
         #[command(flatten)]
         state: StateArgs,
     },
-    /// List changes at the controller, by which user, when and why: policies applied and undone, agents enrolled,
-    /// revoked or forgotten, and agents found on a second host (copied directories). The controller keeps the last
-    /// 10,000 entries.
+    /// List the changes at the controller, with time, user and reason: policies applied and undone,
+    /// agents enrolled, revoked or forgotten, and agents found on a second host (copied
+    /// directories). The controller keeps the last 10,000 entries.
     Log {
-        /// List only this number of events, the latest.
+        /// List only this many entries, the latest ones.
         #[arg(short = 'n', long, value_name = "N", default_value_t = 50,
               value_parser = bounded::count::<1, EVENTS_MAX>)]
         number: usize,

@@ -43,9 +43,9 @@ Examples:
   strata labels add log/ --label benign -o labels.json --community-id 1:LQU9qZlK+B5F3KDmev6m5PMibrg=
   strata train log/ --labels labels.json --otherwise benign -o new.json
 
-A flow gets the label if one of its packets matches the filter, --community-id, --from and --to, as
-far as they are given. The label holds from the flow's first packet in the log to its last; after a
-pause of 5 minutes, packets with the same addresses and ports are another flow.")]
+A flow gets the label if one of its packets matches all that is given of the filter, --community-id,
+--from and --to. The label holds from the flow's first packet in the log to its last; after a pause
+of 5 minutes, packets with the same addresses and ports are another flow.")]
 struct AddArgs {
     /// Read the log in this directory.
     #[arg(value_name = "LOG")]

@@ -52,7 +52,8 @@ enum Model {
     /// Put another model in force: the shadow of a running recording, or a file in place of
     /// another.
     Promote(promote::Args),
-    /// Compare two models: on a capture or log, or those of a running recording with a shadow.
+    /// Compare two models: on a capture or a log, or those of a running recording with a shadow
+    /// model.
     Compare(Box<compare::Args>),
     /// Write a model as tables of the switch program titanlog.
     P4(p4::Args),

@@ -28,8 +28,7 @@ pub(crate) struct Args {
     #[arg(short = 'm', long = "model", value_name = "FILE")]
     model: Option<PathBuf>,
 
-    /// Write the tables into this directory, created if missing; tables that are there are
-    /// replaced.
+    /// Write the tables into this directory, created if missing; existing tables are replaced.
     #[arg(short = 'o', long = "output", value_name = "DIR")]
     output: PathBuf,
 
@@ -38,7 +37,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "NAME", default_value = "default")]
     mode: String,
 
-    /// Leave out flow trees: all packets are classified as those whose flow has no bucket.
+    /// Leave out flow trees: all packets are classified like packets whose flow has no bucket.
     #[arg(long)]
     packet_trees: bool,
 }

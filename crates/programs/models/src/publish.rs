@@ -11,8 +11,8 @@ use crate::train::Line;
 /// Arguments of `strata publish`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-The tables of a namespace are packets and flows. Their data files are those of the log, where
-they are: nothing is copied or rewritten. Afterwards, both tables list exactly the log's present
+The tables of a namespace are packets and flows. Their data files are those of the log, where they
+are: nothing is copied or rewritten. Afterwards, both tables list exactly the log's current
 compacted files for this sensor, whatever was published before: files that compaction added are in
 the tables, files that were deleted are not. Run this command after each compaction, for example by
 a timer. The tables are partitioned by the columns sensor, hour and retention.
@@ -23,8 +23,8 @@ Examples:
       --namespace site
 
 Engines on other machines need files that they can reach: `strata move` the log to an object store
-first. Their keys, and those of a catalog, are read as pyiceberg reads them: from ~/.pyiceberg.yaml,
-or from variables such as PYICEBERG_CATALOG__STRATA__S3__ENDPOINT.
+first. The credentials of the object store and of the catalog are read from ~/.pyiceberg.yaml, or
+from variables such as PYICEBERG_CATALOG__STRATA__S3__ENDPOINT.
 
 Needs the Python package, which `make python` installs.
 

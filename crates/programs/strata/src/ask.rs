@@ -104,7 +104,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "PATH", group = "source")]
     socket: Option<PathBuf>,
 
-    /// As --socket, for the only running recording.
+    /// Like --socket, but for the only running recording.
     #[arg(long, group = "source")]
     running: bool,
 
@@ -115,10 +115,10 @@ pub(crate) struct Args {
     install: Option<String>,
 
     /// Report groups of the installed query, by flow or host, to the telemetry collector of the
-    /// recording (`record --report-to`) every second: the latest number of each (`value=N`), its
-    /// increase (`add=N`), or each new group as an entry of list N (`list=N`). For value and add, N
-    /// is part of the key: `strata telemetry get STORE node N FLOW`. The number is in the last
-    /// column, or in the column named after a colon: `value=N:COLUMN`.
+    /// recording (`record --report-to`) every second: the latest value of each group (`value=N`),
+    /// the increase of this value (`add=N`), or each new group as an entry of list N (`list=N`).
+    /// For value and add, N is part of the key: `strata telemetry get STORE node N FLOW`. The value
+    /// is that of the last column, or of the column named after a colon: `value=N:COLUMN`.
     #[arg(long, value_name = "HOW", requires = "install")]
     report_as: Option<QueryReport>,
 
@@ -222,13 +222,13 @@ struct OfLogs {
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Limits of each query")]
 struct Bounds {
-    /// Keep at most this many groups of each groupby. Packets of further groups are left out of the
-    /// answer, and reported. [default: 100k]
+    /// Keep at most this many groups of each groupby. Packets of any other groups are left out of
+    /// the answer, and counted. [default: 100k]
     #[arg(long, value_name = "N", value_parser = text::number)]
     groups_max: Option<u64>,
 
-    /// Keep at most this many rows, if the answer has a row per packet. Further rows are left out,
-    /// and reported. [default: 1M; for installed queries 100k]
+    /// Keep at most this many rows, if the answer has a row per packet. Rows beyond this number are
+    /// left out, and counted. [default: 1M; for installed queries 100k]
     #[arg(long, value_name = "N", value_parser = text::number)]
     rows_max: Option<u64>,
 

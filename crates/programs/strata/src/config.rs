@@ -61,7 +61,7 @@ struct ShowArgs {
     #[arg(long, value_name = "FILE", env = "STRATA_CONFIG")]
     config: Option<PathBuf>,
 
-    /// Show only what the file or the environment sets.
+    /// Show only keys that the file or the environment sets.
     #[arg(long)]
     changed: bool,
 

@@ -195,8 +195,8 @@ Examples:
 /// Arguments of `strata rotate`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Writes the packets in memory, closes the current files and starts new ones. The closed files
-can then be moved.")]
+Writes the packets held in memory to disk, closes the current files and starts new ones. The closed
+files can then be moved.")]
 pub(crate) struct RotateArgs {
     /// Print the result as a JSON object.
     #[arg(long)]

@@ -57,10 +57,10 @@ Examples:
   strata record -i eth0 --config exports.toml
   strata record -i eth0 -o log/ --serve
 
-While interfaces are captured: SIGINT (Ctrl-C) and SIGTERM finish the log and print the
-accounting; another one, at least 1 s later, ends the recording at once, and the log is then not
-finished. SIGUSR1 prints counters, SIGHUP reloads the configuration. `strata status` shows a
-running recording; `mode`, `detail`, `policy`, `rotate` and `model promote` change it."
+While interfaces are captured: SIGINT (Ctrl-C) and SIGTERM finish the log and print the accounting;
+another such signal, at least 1 s later, ends the recording at once, and the log is then not
+finished. SIGUSR1 prints counters, SIGHUP reloads the configuration. `strata status` shows a running
+recording; `mode`, `detail`, `policy`, `rotate` and `model promote` change it."
 )]
 pub(crate) struct Args {
     #[command(flatten)]

@@ -29,8 +29,8 @@ Examples:
   dmesg --follow | strata stream append localhost:4793/kernel     to a server (strata stream serve)
   dmesg --follow | strata stream append log.example:4793/kernel --spool /var/spool/strata ...
 
-Each line is a record, without its newline; with --framed, each record follows its length in 4
-bytes (little-endian). Records are at most 1 MiB long (less if the stream's pages are smaller):
+Each line is a record, without its newline; with --framed, each record is preceded by its length in
+4 bytes (little-endian). Records are at most 1 MiB long (less if the stream's pages are smaller):
 longer lines are skipped and counted, and the exit status is then 1.
 
 Readers see a record at most 0.1 s after it arrived (at a server, usually 0.3 s); after 1 s it
@@ -42,21 +42,22 @@ counted, and the exit status is then 1; all other records are in the stream.
 
 In a directory of this machine, one process at a time can append to a stream. A server takes the
 records of up to 256 processes, each record once and in its process's order: if the connection or
-the server fails, this process connects again and sends what the server has not confirmed. Until
-then, records are in memory, at most 64 MiB: when these are full, the input is not read further. If
-the server is still gone 10 s after the end of the input, or its disk is full, the unconfirmed
-records are given up and counted, and the exit status is 1: some of them may be in the stream.
+the server fails, this process connects again and resends the unconfirmed records. It keeps these in
+memory, at most 64 MiB: when this is full, it reads no more input. If the server is still gone 10 s
+after the end of the input, or its disk is full, the unconfirmed records are given up and counted,
+and the exit status is 1: some of them may be in the stream.
 
 With --spool, records are first written to a directory of this machine, and are sent from there: an
-outage of the server stops nothing, and what was not sent is sent by the next process with the same
-directory. Beyond --spool-max, the oldest records are deleted, and counted if they were not sent.")]
+outage of the server does not stop this process, and records that were not sent are sent by the next
+process with the same directory. Beyond --spool-max, the oldest records are deleted, and counted if
+they were not sent.")]
 pub(super) struct Args {
     #[command(flatten)]
     place: PlaceArgs,
     /// Append each line as a record; this is the default.
     #[arg(long, conflicts_with = "framed")]
     lines: bool,
-    /// Append records that follow their lengths: 4 bytes each, little-endian.
+    /// Append records, each preceded by its length: 4 bytes, little-endian.
     #[arg(long)]
     framed: bool,
 

@@ -51,8 +51,8 @@ pub(super) struct CreateArgs {
     /// The name of the new stream.
     name: String,
     /// Keep at most this size, records up to this age, or, with a comma, both: 10GB, 7d, 10GB,7d.
-    /// Only whole pages are deleted: by age, once the next page is too old as well, while a process
-    /// appends [default: 10GB]
+    /// Only whole pages are deleted. A page is deleted by age once the next one is too old as well,
+    /// and only while a process appends to the stream [default: 10GB]
     #[arg(long, value_name = "SIZE|AGE", value_delimiter = ',')]
     retain: Vec<String>,
     /// Set the sizes of the page directory, the page tables and the data pages of a new directory.
@@ -60,7 +60,7 @@ pub(super) struct CreateArgs {
     pages: String,
     /// Spread pages over this stripe too: a directory on another disk, created if missing, a block
     /// device without a file system, or a stripe that a server offers. May be given several times,
-    /// up to 15 stripes per directory, and for an existing directory of streams too.
+    /// even for an existing directory of streams; a directory has up to 15 stripes.
     #[arg(long, value_name = "DIR|DEVICE|HOST:PORT/NAME")]
     stripe: Vec<PathBuf>,
     /// Use a block device as a stripe even if it holds other data, which is lost.

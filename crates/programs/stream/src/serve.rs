@@ -27,12 +27,12 @@ Examples:
   strata stream tail 192.0.2.10:4793/events -f --tls-cert c.crt --tls-key c.key --tls-ca ca.crt
   strata stream serve --offer-stripe disk1=/disk1/stripe    for another machine's streams
 
-Without --listen, only this machine can reach the server. On another address, clients need a
-certificate from the authorities of --tls-ca; each such client may append to and read every stream
-in the directory, and with --create, create streams by appending to them. Several clients may
-append to one stream: each record is stored once, and each client's records keep their order. At
-most 256 clients are served at a time; a client that does not read its answers is disconnected after
-30 s.
+Without --listen, only this machine can reach the server. On any address other than loopback,
+clients need a certificate from the authorities of --tls-ca; each such client may append to and read
+every stream in the directory, and with --create, create streams by appending to them. Several
+clients may append to one stream: each record is stored once, and each client's records keep their
+order. At most 256 clients are served at a time; a client that does not read its answers is
+disconnected after 30 s.
 
 With --offer-stripe, directories of this machine hold pages of streams of other machines (strata
 stream create --stripe HOST:PORT/NAME); each stripe is for the streams of one directory. Any client

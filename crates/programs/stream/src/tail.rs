@@ -41,7 +41,7 @@ Examples:
   strata stream tail streams/ kernel                      the last 10 records
   strata stream tail streams/ kernel -f --cursor @alerts  records that 'alerts' has not read yet
   strata stream tail streams/ kernel --since 13:05 --json
-  strata stream tail localhost:4793/kernel -f             of a server (strata stream serve)
+  strata stream tail localhost:4793/kernel -f             from a server (strata stream serve)
 
 A cursor is a position between two records, written as page number and offset, such as 17.40960:
 --json prints with each record the cursor after it. A cursor stays valid when records are appended,
@@ -55,12 +55,12 @@ Records are printed unchanged, one per line; on a terminal, control characters a
 not UTF-8; for a record that came through a server, also producer, and its number among the records
 of that producer. decoded has the contents of records that Strata wrote with --to-stream (grouped
 packet vectors, entries of telemetry lists, packets of a relay); a terminal shows these contents
-too. The numbers of records that are missing, or were deleted before they were read, go to standard
-error; after a cursor such as 17.40960, the number of deleted records is unknown.")]
+too. Standard error shows how many records are missing and how many were deleted before they were
+read; after a cursor such as 17.40960, the number of deleted records is unknown.")]
 pub(super) struct Args {
     #[command(flatten)]
     pub(super) place: PlaceArgs,
-    /// Begin at this cursor: PAGE.OFFSET, or @NAME, which a server does not keep.
+    /// Begin at this cursor: PAGE.OFFSET, or @NAME (not with a server).
     #[arg(long, value_name = "C", conflicts_with = "since")]
     pub(super) cursor: Option<String>,
     /// Begin with the records since this time: 13:05, 2026-01-31T13:05:00Z, or seconds since 1970.

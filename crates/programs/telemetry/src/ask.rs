@@ -108,7 +108,7 @@ pub(super) struct TopArgs {
 pub(super) struct StatusArgs {
     /// The directory of the store.
     store: PathBuf,
-    /// Print JSON: all counters, also by reporter.
+    /// Print JSON: all counters, in total and by reporter.
     #[arg(long)]
     json: bool,
     /// Print metrics in the text format of Prometheus, for the textfile collector of its node

@@ -119,7 +119,7 @@ pub(super) struct Args {
     value_max: Option<u32>,
 
     /// Gather the postcards of this many paths at a time, rounded up to a power of two, until all
-    /// hops have reported; 32768 by default. The hops of further flows are written one by one.
+    /// hops have reported; 32768 by default. The hops of any other flows are written one by one.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1 << 24))]
     path_rows: Option<u32>,
 
@@ -166,7 +166,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "TIME", value_parser = text::duration_ns, requires = "generations")]
     generation_period: Option<u64>,
 
-    /// Append the entries of lists, as they arrive, also to this stream, which `strata stream
+    /// Also append the entries of lists, as they arrive, to this stream, which `strata stream
     /// create` has made; other programs can follow it (`strata stream tail`). Entries that the
     /// stream cannot take in time are missing from it, and counted.
     #[arg(long, value_name = "DIR/NAME")]

@@ -26,8 +26,8 @@ Examples:
   duckdb -c \"select what, flow, count(*) from 'now/lists.parquet' group by all\"
 
 keys.parquet has a row for each key: its value, its counter and, for a flow, the hops of its path.
-lists.parquet has a row for each entry that is still there, oldest first. The collector keeps
-running, so rows are of different moments.")]
+lists.parquet has a row for each entry that has not been overwritten, oldest first. The collector
+keeps running, so rows are of different moments.")]
 pub(super) struct Args {
     /// The directory of the store.
     store: PathBuf,

@@ -33,10 +33,10 @@ strata gpv agent --listen ADDR:PORT [-w FILE] [--send-to HOST:PORT]
        strata gpv agent --ring FILE [-w FILE] [--send-to HOST:PORT]
        strata gpv agent -r FILE [-w FILE] [--send-to HOST:PORT]",
     after_help = "\
-Runs until Ctrl-C, or until the file or the writer of the ring ends, and then prints the numbers of
-vectors received and lost, and of unreadable datagrams. Vectors of the form strata are numbered, so
-each missing one is counted. Senders are not authenticated: listen on an address that only trusted
-senders can reach, or name their networks with --allow.
+Runs until Ctrl-C, or until the file or the writer of the ring ends, and then prints the number of
+vectors received, of vectors lost, and of unreadable datagrams. Vectors of the form strata are
+numbered, so each missing one is counted. Senders are not authenticated: listen on an address that
+only trusted senders can reach, or name their networks with --allow.
 
 Examples:
   strata gpv agent --listen 127.0.0.1:4739 -w records.parquet
@@ -105,13 +105,13 @@ pub(super) struct Args {
     flows: u32,
 
     /// Accept at most this many senders at once. A sender that has been silent for a minute makes
-    /// room for another; datagrams of further senders are dropped and counted.
+    /// room for another; datagrams of any other senders are dropped and counted.
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=1024))]
     senders: u16,
 
-    /// Ask each cache, by control packets to the source of its vectors, to flush slots that gave no
-    /// vector for this long (at least 1s). Sources can be forged, so an address never gets more
-    /// bytes than came from it. Only for --listen and the form strata.
+    /// Ask each cache, by control packets to the source of its vectors, to flush slots that have
+    /// produced no vector for this long (at least 1s). Sources can be forged, so an address never
+    /// gets more bytes than came from it. Only for --listen and the form strata.
     #[arg(long, value_name = "TIME", value_parser = text::duration_ns)]
     flush_idle: Option<u64>,
 

@@ -52,8 +52,8 @@ Examples:
 
 Prints the F1 of each class (the harmonic mean of precision and recall) and the mean recall, for
 three sets of features: those of NetFlow records (duration, bytes, packets), of a compiled Marple
-query (also mean and largest size), and of grouped packet vectors. They are measured on the files of
---test, else by five-fold cross-validation.
+query (also mean and largest size), and of grouped packet vectors. The figures are measured on the
+files of --test, else by five-fold cross-validation.
 
 Needs the Python package, which `make python` installs.")]
 pub(super) struct TrainArgs {

@@ -186,7 +186,7 @@ enum FormName {
     Strata,
     /// The form of the *Flow paper: not numbered; IPv4 only, times in us, sizes up to 2047 bytes.
     Paper,
-    /// As paper, with the TCP sequence number of each packet.
+    /// Like paper, but with the TCP sequence number of each packet.
     PaperSeq,
 }
 

@@ -41,8 +41,8 @@ use super::{CAPTURED_NAMES, CacheArgs, FormName, counted, failed, matches, usual
 strata gpv run -r FILE [-w FILE] [--send-to HOST:PORT] [--ring FILE] [--to-stream DIR/NAME] [FILTER]
        strata gpv run -i IF [-w FILE] [--send-to HOST:PORT] [--ring FILE] [--to-stream DIR/NAME] [FILTER]",
     after_help = "\
-Prints the numbers of packets and vectors, the mean length of vectors, and the reasons why vectors
-left the cache. Without -w, --send-to, --ring and --to-stream, it only prints these.
+Prints the number of packets, the number and mean length of vectors, and the reasons why vectors
+left the cache. Without -w, --send-to, --ring and --to-stream, it only prints these figures.
 
 Examples:
   strata gpv run -r trace.pcap

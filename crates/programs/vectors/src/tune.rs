@@ -78,6 +78,8 @@ pub(super) struct Args {
 
 /// Arguments of `strata gpv model`.
 #[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Each line: SLOTS NARROW WIDE BLOCKS WAYS [MILLISECONDS]; WAYS is 1 or 8.")]
 pub(super) struct ModelArgs {
     /// Try the parameters on the packets of these capture files.
     #[arg(short = 'r', long = "read", value_name = "FILE", required = true)]

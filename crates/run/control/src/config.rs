@@ -58,21 +58,22 @@ pub struct Config {
     /// only, and recorded in the log for commands that read it, except by a relay. `--tunnel-port
     /// NAME=PORT` adds one.
     pub tunnels: TunnelsConfig,
-    /// Budget of detail, as `--detail`, which overrides it: a share of the payload beyond headers, as
-    /// in `10%`, or a rate of it, as in `50MB/s` or `20GB/day`; it goes to short flows and
-    /// to the start of the others, instead of all packets of the classes that the mode keeps in more
-    /// detail. `none` for no budget. By default `10%` with the built-in model, `none` with another.
+    /// Budget of detail, like `--detail`, which overrides it: a share of the payload beyond
+    /// headers, as in `10%`, or a rate of it, as in `50MB/s` or `20GB/day`; it goes to short flows
+    /// and to the start of the others, instead of all packets of the classes that the mode keeps in
+    /// more detail. `none` for no budget. By default `10%` with the built-in model, `none` with
+    /// another.
     pub detail: Option<String>,
     /// Response of a recording of interfaces while the model does not fit the traffic of the last
     /// minutes (the stability index of its scores is above 0.25): `warn` logs a warning; `budget`
     /// also keeps a tenth of the payload, as a budget of detail does, unless one is set; `keep`
-    /// keeps every packet whole, as mode `log-all`. By default `warn`.
+    /// keeps every packet whole, like mode `log-all`. By default `warn`.
     pub on_drift: OnDrift,
     /// Limit on the memory of flow tables, of all workers together, as in `2GB`; `--memory`
     /// overrides it. Read at the start only. By default a sixteenth of the machine's memory.
     pub memory: Option<String>,
-    /// Alerts about events that were not requested: shortages, the response to them, interfaces
-    /// that disappear.
+    /// Alerts about events that no user requested: shortages, the response to them, interfaces that
+    /// disappear.
     pub alerts: AlertsConfig,
 }
 

@@ -12,7 +12,7 @@ pub enum Form {
     Strata,
     /// The form of the *Flow paper: IPv4, us, sizes up to 2047 bytes, not numbered.
     Paper,
-    /// As paper, with the TCP sequence number of each packet.
+    /// Like paper, but with the TCP sequence number of each packet.
     PaperSeq,
 }
 

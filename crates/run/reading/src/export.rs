@@ -58,8 +58,8 @@ Examples:
 
 Exit status: 0 if everything selected was written; 1 if not: an invalid filter or time, no log,
 damaged packets, packets whose interface or classification record is missing from the log, or a
-filter that applies to no interface of the log (standard error says which); also 1 if a command of
--z failed; 2 if the command line is invalid.")]
+filter that applies to no interface of the log (standard error names it); also 1 if a command of -z
+failed; 2 if the command line is invalid.")]
 pub struct Args {
     /// Read the log in this directory. For pcapng and pcap, further logs may follow, up to 64 in
     /// all; their packets are merged by time.
@@ -77,9 +77,9 @@ pub struct Args {
     to_stream: Option<String>,
 
     /// Send flows as IPFIX, or with -F netflow9 as NetFlow 9, over UDP to this collector (nfcapd,
-    /// pmacct, Akvorado and others) instead of writing a file. The port is 4739, for NetFlow 9 2055,
-    /// unless given. Datagrams lost on the way are not sent again: the collector sees a gap in the
-    /// sequence numbers.
+    /// pmacct, Akvorado and others) instead of writing a file. The port is 4739, or 2055 for
+    /// NetFlow 9, unless given. Datagrams lost on the way are not sent again: the collector sees a
+    /// gap in the sequence numbers.
     #[arg(long, value_name = "HOST[:PORT]", conflicts_with_all = ["write", "to_stream"])]
     to_collector: Option<String>,
 
@@ -103,7 +103,7 @@ pub struct Args {
     no_comments: bool,
 
     /// Add the TLS secrets in this file (the SSLKEYLOGFILE of a browser or server) to a pcapng
-    /// file, so that Wireshark decrypts its packets as far as their payload was kept.
+    /// file, so that Wireshark can decrypt the payload that was kept.
     #[arg(long, value_name = "FILE")]
     tls_keys: Option<PathBuf>,
 
@@ -128,7 +128,7 @@ pub struct Args {
     #[command(flatten)]
     key: KeyArgs,
 
-    /// Print the result as a JSON object: how much was written, and what is missing. (To write
+    /// Print the result as a JSON object: the amounts written, and the packets missing. (To write
     /// flows as JSON, use -F json.)
     #[arg(long)]
     json: bool,

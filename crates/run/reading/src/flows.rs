@@ -14,9 +14,9 @@ use strata_terminal::text;
 /// When a flow record ends, though its flow goes on.
 #[derive(Debug, clap::Args)]
 pub(crate) struct TimeoutArgs {
-    /// End the record of a flow that lasts longer than TIME, a number with s, min, h or d; further
-    /// packets go to the next record. This default and that of --idle-timeout are nfpcapd's
-    /// (nfdump). [default: 300s]
+    /// End the record of a flow that lasts longer than TIME, a number with s, min, h or d; later
+    /// packets go to the next record. The defaults of this option and of --idle-timeout are those
+    /// of nfpcapd (nfdump). [default: 300s]
     #[arg(long, value_name = "TIME")]
     active_timeout: Option<String>,
 

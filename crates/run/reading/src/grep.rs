@@ -47,7 +47,7 @@ begins in an earlier packet, with --stream), and the match with some bytes befor
 Exit status: 0 if all kept bytes of the selected packets were searched, even if nothing was
 found; 1 if not: an invalid filter or time, no log, damaged packets, packets whose interface or
 classification record is missing from the log, or a filter that applies to no interface of the
-log (standard error says which); 2 if the command line is invalid.")]
+log (standard error names it); 2 if the command line is invalid.")]
 pub struct Args {
     /// Search the log in this directory. Further logs may follow before the pattern.
     #[arg(value_name = "LOG")]

@@ -69,10 +69,10 @@ pub(crate) struct NamesArgs {
     #[command(flatten)]
     files: NameFiles,
 
-    /// Take host names from the DNS answers in these logs, as far as their payload was kept, from
-    /// the start of the logs, whatever --from says: the name looked up last, and the number of
-    /// others. An address's own name in --names takes precedence. The logs are read twice, the
-    /// first time without the filter.
+    /// Take host names from the DNS answers in these logs whose payload was kept, including answers
+    /// before --from: the name looked up last, and the number of other names. A name that --names
+    /// gives to the address itself takes precedence. The logs are read twice, the first time
+    /// without the filter.
     #[arg(long)]
     dns_names: bool,
 }

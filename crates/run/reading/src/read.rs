@@ -30,16 +30,16 @@ Examples:
   strata read tap1/ tap2/ 'host 10.0.0.1'
 
 A line has the time, the packet in a short form of tcpdump -n's notation, class and reason as in the
-comments of an export, and what --names, --dns-names and --mmdb say about its addresses. For a
-tunnelled packet, the innermost packet is shown. Packets are in the order of an export: one
-recording after another, each by time. Packets of several logs are merged by time, and each line
-begins with the name of the log. 'length' is the length of the payload on the wire (for ICMP and
-other protocols without ports: of the whole message), even if only a part was kept.
+comments of an export, and the names and other facts that --names, --dns-names and --mmdb give for
+its addresses. For a tunnelled packet, the innermost packet is shown. Packets are in the order of an
+export: one recording after another, each by time. Packets of several logs are merged by time, and
+each line begins with the name of the log. 'length' is the length of the payload on the wire (for
+ICMP and other protocols without ports: of the whole message), even if only a part was kept.
 
 Exit status: 0 if everything selected is printed; 1 if not: an invalid filter or time, no log,
 damaged packets, packets whose interface or classification record is missing from the log, or a
-filter that applies to no interface of the log (standard error says which); 2 if the command
-line is invalid.")]
+filter that applies to no interface of the log (standard error names it); 2 if the command line is
+invalid.")]
 pub struct Args {
     /// Read the log in this directory. Further logs may follow, up to 64 in all.
     #[arg(value_name = "LOG")]

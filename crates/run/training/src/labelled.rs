@@ -123,8 +123,8 @@ enum AlertClassArg {
 #[derive(Clone, Debug, clap::Args)]
 pub struct LabelArgs {
     /// Read the labels of packets from this file. CSV by frame number (frame, label, optionally
-    /// source; 0 is benign, 1 an attack, other labels are classes of their own); CSV of rules
-    /// (label and any of address, source_address, destination_address, port, source_port,
+    /// source; 0 is benign, 1 an attack, every other label is its own class); CSV of rules (label
+    /// and any of address, source_address, destination_address, port, source_port,
     /// destination_port, protocol, from, to; the first match applies); flows of CICFlowMeter (CSV);
     /// Zeek's conn.log with a label column; or the alerts of an IDS: Suricata's eve.json, Zeek's
     /// notice.log. Alerts may be in several files, each with --labels; a conn.log among them gives

@@ -85,7 +85,7 @@ pub(crate) struct Args {
     #[arg(value_name = "LOG")]
     log: PathBuf,
 
-    /// Move to s3://BUCKET/PREFIX or file:///DIRECTORY; each log needs a place of its own.
+    /// Move to s3://BUCKET/PREFIX or file:///DIRECTORY; each log needs its own place.
     #[arg(value_name = "URL", required_unless_present = "back")]
     url: Option<String>,
 

@@ -20,8 +20,8 @@ use tracing::{info, warn};
 #[derive(Debug, clap::Args)]
 pub(crate) struct RetentionArgs {
     /// Delete packets older than this: 12h, 30d, 8w. A file is deleted once its last packet is that
-    /// old, even the newest file. Packets that a policy protects are kept for ever unless they have
-    /// a time of their own (--keep-class protected:TIME).
+    /// old, even the newest file. Packets that a policy protects are kept for ever unless
+    /// --keep-class protected:TIME sets a limit for them.
     #[arg(long, value_name = "TIME")]
     keep: Option<String>,
 

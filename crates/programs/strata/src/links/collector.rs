@@ -67,15 +67,15 @@ pub(crate) struct Args {
     allow: Vec<String>,
 
     /// Accept only datagrams that are encrypted with a key in this file, which must be readable by
-    /// its owner only, and has a key of 64 hexadecimal digits on each line. Senders have the key in
-    /// export.key_file; for its agents, a controller makes one (export.key in its directory). On
-    /// SIGHUP, the collector reads the file again.
+    /// its owner only, and has a key of 64 hexadecimal digits on each line. Recordings that send
+    /// need the same key (export.key_file); for its agents, a controller creates one (export.key in
+    /// its directory). On SIGHUP, the collector reads the file again.
     #[arg(long, value_name = "FILE")]
     key_file: Option<PathBuf>,
 
-    /// Report the packets received and lost to the controller of the senders on this host, TCP port
-    /// 4741 or the one given: `strata controller status` there compares them with the packets that
-    /// agents have exported.
+    /// Report the packets received and lost to the controller on this host, TCP port 4741 or the
+    /// one given, which directs the senders: `strata controller status` there compares them with
+    /// the packets that agents have exported.
     #[arg(long, value_name = "HOST[:PORT]", requires = "name")]
     controller: Option<String>,
 

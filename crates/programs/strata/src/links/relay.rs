@@ -28,10 +28,10 @@ Examples:
   strata relay -o log/ -C 256MiB --disk-limit 500GB
   strata relay -o log/ --listen 192.0.2.10 --tls-cert relay.crt --tls-key relay.key --tls-ca ca.crt
 
-Without --listen, only switches on this machine reach the relay. On another address, the
-relay requires authentication: with --secret-file, both ends prove that they know a secret
-(`umask 077; openssl rand -hex 32 >relay.secret`); with --tls-cert, both show certificates,
-and the control connection is encrypted. Packets themselves travel unencrypted.
+Without --listen, only switches on this machine reach the relay. On any address other than loopback,
+the relay requires authentication: with --secret-file, both ends prove that they know a secret
+(`umask 077; openssl rand -hex 32 >relay.secret`); with --tls-cert, both show certificates, and the
+control connection is encrypted. Packets themselves travel unencrypted.
 
 Switches (`strata switch --relay`) connect by TCP, and write packets into the relay's memory by
 RDMA: RoCEv2 on UDP port 4791. Full blocks go to disk as they are; commands that read the log put
@@ -96,8 +96,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = bounded::count::<1, 4096>)]
     switches: usize,
 
-    /// Require switches to prove that they know the secret in this file, and prove it to them. The
-    /// file has at least 16 bytes, and must be readable by its owner only.
+    /// Require switches to prove that they know the secret in this file, and prove the same to
+    /// them. The file has at least 16 bytes, and must be readable by its owner only.
     #[arg(long, value_name = "FILE")]
     secret_file: Option<PathBuf>,
 

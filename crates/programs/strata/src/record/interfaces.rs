@@ -51,10 +51,10 @@ pub(super) struct InterfaceArgs {
     buffer_size: Option<String>,
 
     /// Use one ring per interface (each), or one ring for all interfaces (one), as large as their
-    /// rings together, but at most 64 MiB, or the size of the largest of them if that is more. By
-    /// default (auto), from 128 interfaces on, there is one ring for all. Interfaces without
-    /// Ethernet headers, the loopback interface and those with NIC timestamps always have their own
-    /// ring.
+    /// separate rings together, but at most 64 MiB, or the size of the largest separate ring if
+    /// that is more. By default (auto), from 128 interfaces on, there is one ring for all.
+    /// Interfaces without Ethernet headers, the loopback interface and those with NIC timestamps
+    /// always have their own ring.
     #[arg(long, value_enum, value_name = "WHICH", default_value_t = RingsArg::Auto)]
     rings: RingsArg,
 

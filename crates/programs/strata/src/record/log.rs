@@ -64,8 +64,8 @@ pub(crate) struct LogFiles {
     rotate_size: Option<String>,
 
     /// Rotate: start a new block file once the current one spans this many seconds by packet
-    /// timestamps; 0 means never. Files hold whole blocks: if packets are not captured here, they
-    /// can span much longer.
+    /// timestamps; 0 means never. A file holds whole blocks, so it can span much longer unless
+    /// packets are captured live.
     #[arg(short = 'G', long, value_name = "SECONDS", default_value_t = 0,
         value_parser = clap::value_parser!(u64).range(..=bounded::SECONDS_MAX))]
     rotate_seconds: u64,

@@ -23,7 +23,7 @@ Examples:
   strata replay -i veth0 -r trace.pcap --mbps 9000 --loop 100
   strata replay -i veth0 -r trace.pcap --topspeed --duration 20
 
-Addresses stay as they are: replay into a network of your own.")]
+Addresses are not changed: replay only into your own network.")]
 pub(crate) struct Args {
     /// Send from this interface.
     #[arg(short = 'i', long, visible_alias = "intf1", value_name = "NAME")]

@@ -32,10 +32,11 @@ pub(in super::super) struct BurstsArgs {
     #[command(flatten)]
     app: AppArgs,
 
-    /// Set which packets met a long queue: high-queue (those that the switch marked so), ecn (those
-    /// marked "congestion experienced" on the way), depth:N (those that found at least N in the
-    /// queue, in the unit of the switch), or model:RATE/BYTES (those that would find more than BYTES
-    /// in one queue that all packets go through, sent at RATE bits per second, as in model:10G/1M).
+    /// Define the packets that met a long queue: high-queue (those that the switch marked so), ecn
+    /// (those marked "congestion experienced" on the way), depth:N (those that found at least N in
+    /// the queue, in the unit of the switch), or model:RATE/BYTES (those that would find more than
+    /// BYTES in one queue that all packets go through, sent at RATE bits per second, as in
+    /// model:10G/1M).
     #[arg(long, value_name = "WHEN", default_value = "high-queue", value_parser = when)]
     when: Congestion,
 
@@ -47,9 +48,9 @@ pub(in super::super) struct BurstsArgs {
     #[arg(long, value_name = "TIME", default_value = "10ms", value_parser = short_duration_ns)]
     burst_max: u64,
 
-    /// Wait this long, by packet timestamps, for late vectors; packets that come even later are left
-    /// out, and counted. A vector comes once its flow has several packets, so packets of small flows
-    /// come late.
+    /// Wait this long, by packet timestamps, for late vectors; packets that arrive even later are
+    /// left out, and counted. A vector is sent once its flow has several packets, so packets of
+    /// small flows arrive late.
     #[arg(long, value_name = "TIME", default_value = "1m", value_parser = duration_ns)]
     hold: u64,
 

@@ -35,7 +35,7 @@ pub(in super::super) struct ClassifyArgs {
     #[command(flatten)]
     app: AppArgs,
 
-    /// Classify by this forest, which `strata gpv train` wrote.
+    /// Classify with this forest, which `strata gpv train` wrote.
     #[arg(short = 'm', long = "model", value_name = "FILE")]
     model: PathBuf,
 }

@@ -40,8 +40,8 @@ pub struct ElasticConfig {
     /// Time for which a resource must be short before Strata steps down to a mode that keeps less,
     /// in seconds.
     pub confirm_seconds: f64,
-    /// Time for which a shortage must be over before a step is undone, in seconds, initially;
-    /// doubled when the shortage returns.
+    /// Time, in seconds, for which a shortage must be over before a step is undone; it doubles when
+    /// the shortage returns.
     pub hold_seconds: f64,
     /// Upper limit of `hold_seconds` as it doubles, in seconds.
     pub hold_seconds_max: f64,

@@ -31,7 +31,7 @@ pub struct ExportConfig {
     /// fragments). Neither is encrypted, but `key_file` encrypts the first.
     pub destinations: BTreeMap<String, String>,
     /// Identity of the first captured interface, 1 to 16777215; the others have the numbers after
-    /// it. Give each host a range of its own. In VXLAN, it is the VNI.
+    /// it. Give each host its own range. In VXLAN, the identity is the VNI.
     pub identity: Option<u32>,
     /// Identities of individual interfaces, by name, instead of the numbers from `identity`.
     pub identities: BTreeMap<String, u32>,

@@ -63,14 +63,14 @@ pub fn reference() -> String {
     let schema = schema();
     let mut page = String::from(
         "# Configuration\n\n\
-         One TOML file, given with `--config FILE` or in `STRATA_CONFIG`. Command-line options take \
-         precedence over environment variables, and these over the file. `strata record --check` \
-         checks it; unknown keys are errors. During a live capture, `kill -HUP` reloads it: modes \
-         and policies change without losing a packet, and policies that stay keep their hit \
-         counts. A file that is refused changes nothing. (`strata rotate` starts new files of the \
-         log.) A relay uses `[elastic]` alone, for its own disk.\n\n\
-         Policies added to a running recording with `strata policy add` or the API are not part of \
-         this file. They survive a reload and are saved in the log's directory as \
+         The configuration is one TOML file, given with `--config FILE` or in `STRATA_CONFIG`. \
+         Command-line options take precedence over environment variables, and these over the file. \
+         `strata record --check` checks the file; unknown keys are errors. During a live capture, \
+         `kill -HUP` reloads the file: modes and policies change without losing a packet, and \
+         policies that stay keep their hit counts. A file that is refused changes nothing. \
+         (`strata rotate` starts new files of the log.) A relay uses only `[elastic]`, for its own \
+         disk.\n\n Policies added to a running recording with `strata policy add` or the API are \
+         not part of this file. They survive a reload and are saved in the log's directory as \
          `policies.jsonl`; a later recording into the same directory starts with them, under the \
          same numbers. If one of them is later added to the file as well, it belongs to the file \
          from then on. `strata policy list` shows the origin of each policy; `strata policy \

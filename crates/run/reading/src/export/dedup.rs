@@ -15,13 +15,13 @@ const WINDOW_MAX_NS: u64 = 10_000_000_000;
 #[derive(Debug, clap::Args)]
 pub(super) struct DedupArgs {
     /// Omit duplicates, as when two mirror ports see the same packet: packets whose headers, length
-    /// and kept payload are those of one captured at most TIME (such as 50ms) earlier. Of the
-    /// copies, the one with the most kept bytes is written. For pcapng and pcap.
+    /// and kept payload equal those of a packet captured at most TIME (such as 50ms) earlier. Of
+    /// the copies, the one with the most kept bytes is written. For pcapng and pcap.
     #[arg(long, value_name = "TIME")]
     pub(super) dedup: Option<String>,
 
-    /// With --dedup: these may differ between two copies of a packet, as on both sides of a router
-    /// or switch. May be given several times, or separated by commas.
+    /// With --dedup, ignore differences in these fields between two copies of a packet, as on both
+    /// sides of a router or switch. May be given several times, or separated by commas.
     #[arg(
         long,
         value_enum,

@@ -20,25 +20,24 @@ const FILES_MAX: usize = 100_000;
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Rotation of -w")]
 pub(super) struct RotateArgs {
-    /// Rotate: write a file for each period of this many seconds of local time (TZ), by the times of
-    /// packets: with 3600, one for each hour, from the full hour on. (tcpdump counts from its start
-    /// instead.) The name needs a time format of strftime(3), such as %Y%m%d-%H%M, and gets the time
-    /// at which the period begins. Files that were there before are not replaced. For pcapng and
-    /// pcap.
+    /// Rotate: write a file for each period of this many seconds of local time (TZ), by the times
+    /// of packets: with 3600, one for each hour, from the full hour on. (tcpdump counts from its
+    /// start instead.) The name needs a time format of strftime(3), such as %Y%m%d-%H%M, and gets
+    /// the time at which the period begins. Existing files are not replaced. For pcapng and pcap.
     #[arg(short = 'G', long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..=604_800))]
     rotate_seconds: Option<u32>,
 
     /// Rotate: begin another file once the current one exceeds this size, in millions of bytes or
     /// with a unit (500MB, 2GiB), before compression. From the second file on, the name gets a
-    /// number before its extension: out.pcapng, out.1.pcapng, out.2.pcapng. Files that were there
-    /// before are not replaced. For pcapng and pcap.
+    /// number before its extension: out.pcapng, out.1.pcapng, out.2.pcapng. Existing files are not
+    /// replaced. For pcapng and pcap.
     #[arg(short = 'C', long, value_name = "SIZE")]
     rotate_size: Option<String>,
 
     /// With -G or -C: run COMMAND FILE after each complete file, the last one too, as with tcpdump:
-    /// without a shell, so COMMAND is the name or path of a program, without arguments. One runs at
-    /// a time, while the export continues. The output of COMMAND goes to standard error. If it
-    /// fails, so does the export, once everything is written.
+    /// without a shell, so COMMAND is the name or path of a program, without arguments. One command
+    /// runs at a time, while the export continues. The output of COMMAND goes to standard error. If
+    /// it fails, so does the export, once everything is written.
     #[arg(short = 'z', long, value_name = "COMMAND")]
     postrotate_command: Option<PathBuf>,
 }

@@ -16,10 +16,10 @@ Examples:
 
 /// What the exit status says.
 pub const EXIT_STATUS: &str = "\
-Exit status: 0 if the statement was answered from all that the log has; 1 if not: an invalid
-statement, no log, a key that is missing, or damage. Damaged blocks of block files, and compacted
-files that are missing, are left out of the answer (standard error names them); other damage ends
-the query without one. 2 if the command line is invalid.";
+Exit status: 0 if the statement was answered from all data of the log; 1 if not: an invalid
+statement, no log, a missing key, or damage. Damaged blocks of block files, and compacted files that
+are missing, are left out of the answer (standard error names them); other damage ends the query
+without one. 2 if the command line is invalid.";
 
 #[allow(
     missing_docs,
@@ -32,8 +32,8 @@ pub struct Line {
     pub log: PathBuf,
 
     /// Run this read-only statement, in DataFusion's dialect of SQL, which is close to
-    /// PostgreSQL's. Unlike there, integers that overflow 64 bits wrap around without an error:
-    /// CAST(... AS DOUBLE) before such a sum or product.
+    /// PostgreSQL's. Unlike in PostgreSQL, integers that overflow 64 bits wrap around without an
+    /// error: use CAST(... AS DOUBLE) before such a sum or product.
     #[arg(value_name = "SQL", allow_hyphen_values = true)]
     pub sql: String,
 
