@@ -246,7 +246,7 @@ def check_outputs(outputs: Iterable[str | Path | None], inputs: Iterable[str | P
             raise PermissionError(f"{path}: cannot write: not permitted")
         for source in inputs:
             if path.exists() and Path(source).exists() and path.samefile(source):
-                raise FileExistsError(f"{path}: is the input {source}: write to another file")
+                raise FileExistsError(f"{path}: this is the input {source}: write to another file")
 
 
 def quiet_libraries() -> None:

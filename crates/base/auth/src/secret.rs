@@ -78,8 +78,8 @@ impl Secret {
         let secret = bytes.trim_ascii();
         if bytes.len() > LEN_MAX || secret.len() < LEN_MIN {
             return Err(refuse(format!(
-                "a secret has from {LEN_MIN} to {LEN_MAX} bytes: make one with \
-                 `openssl rand -hex 32`"
+                "a secret must have from {LEN_MIN} to {LEN_MAX} bytes: make one with `openssl rand \
+                 -hex 32`"
             )));
         }
         Ok(Self::new(secret))

@@ -68,7 +68,7 @@ fn header(page: &CompressedPage, out: &mut Vec<u8>) -> Result<()> {
             dictionary.end();
         }
         Page::DataPageV2 { .. } => {
-            let problem = "pages of version 2 are not written";
+            let problem = "pages of version 2 cannot be written";
             return Err(ParquetError::General(problem.into()));
         }
     }
@@ -88,7 +88,7 @@ fn number(encoding: Encoding) -> Result<i32> {
         Encoding::DELTA_BYTE_ARRAY => 7,
         Encoding::RLE_DICTIONARY => 8,
         other => {
-            let problem = format!("encoding {other} is not written");
+            let problem = format!("encoding {other} cannot be written");
             return Err(ParquetError::General(problem));
         }
     })

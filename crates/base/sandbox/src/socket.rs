@@ -293,23 +293,23 @@ fn place(
     let moved = |flags| renameat_with(private.dir.as_fd(), SOCKET_NAME, dir.as_fd(), name, flags);
     match moved(RenameFlags::NOREPLACE) {
         Err(Errno::EXIST) => {}
-        done => return done.map_err(system("give it its name")),
+        done => return done.map_err(system("move it to its name")),
     }
     let look = |dir: &OwnedFd, name: &OsStr| statat(dir, name, AtFlags::SYMLINK_NOFOLLOW);
-    let there = look(dir, name).map_err(system("look at what is there"))?;
+    let there = look(dir, name).map_err(system("look at the existing file"))?;
     if !is_socket(&there) {
         return Err(SocketError::NotASocket(path.to_owned()));
     }
     if !is_left_over(dir, name).map_err(system("see whether a program listens there"))? {
         return Err(SocketError::InUse(path.to_owned()));
     }
-    moved(RenameFlags::EXCHANGE).map_err(system("replace what is there"))?;
+    moved(RenameFlags::EXCHANGE).map_err(system("replace the existing socket"))?;
     // What came out must be what was checked, or it goes back.
     let out = look(&private.dir, OsStr::new(SOCKET_NAME));
     if out.is_ok_and(|out| id(&out) == id(&there)) {
         return Ok(());
     }
-    moved(RenameFlags::EXCHANGE).map_err(system("put back what is there"))?;
+    moved(RenameFlags::EXCHANGE).map_err(system("put back the existing file"))?;
     Err(SocketError::InUse(path.to_owned()))
 }
 

@@ -296,7 +296,7 @@ pub enum UsageError {
     /// Labels name packets beyond its end.
     #[error(
         "line {line}: frame {frame}, but the capture has {packets} packets; {beyond} of the file's \
-         {labels} labels are for frames that are not there: the file belongs to another capture"
+         {labels} labels are for frames that do not exist: the file belongs to another capture"
     )]
     Beyond {
         /// The line of the highest number, from 1.

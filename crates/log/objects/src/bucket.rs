@@ -136,7 +136,7 @@ impl Bucket {
         if self.exists(&key)? {
             return Err(io::Error::new(
                 io::ErrorKind::AlreadyExists,
-                "the object exists already: give each log a prefix of its own",
+                "the object exists already: give each log its own prefix",
             ));
         }
         self.pieces().forget(url);

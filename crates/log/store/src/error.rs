@@ -46,8 +46,8 @@ pub enum StoreError {
     },
     /// Something else is at that path.
     #[error(
-        "{dir}: is neither a Strata log nor empty: name a new directory, or one that \
-         `strata record` made"
+        "{dir}: this directory is neither a Strata log nor empty: name a new directory, or one \
+         that `strata record` made"
     )]
     NotALog {
         /// The directory.

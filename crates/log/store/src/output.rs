@@ -29,7 +29,7 @@ pub enum OutputError {
         source: io::Error,
     },
     /// It would replace a file that is still to be read.
-    #[error("{}: is the input {input}: write to another file", path.display())]
+    #[error("{}: this is the input {input}: write to another file", path.display())]
     IsInput {
         /// The file.
         path: PathBuf,
@@ -37,7 +37,7 @@ pub enum OutputError {
         input: String,
     },
     /// It would be mistaken for a file of the log, or replace one.
-    #[error("{}: is inside the log {}: write to a file outside it", path.display(), log.display())]
+    #[error("{}: this file is inside the log {}: write to a file outside it", path.display(), log.display())]
     InLog {
         /// The file.
         path: PathBuf,
@@ -46,7 +46,7 @@ pub enum OutputError {
     },
     /// It would replace a file of a log that the command does not read, or be taken for one.
     #[error(
-        "{}: is a file of the log {}, or has the name of one: write to another file",
+        "{}: this is a file of the log {}, or has the name of one: write to another file",
         path.display(),
         log.display()
     )]

@@ -238,7 +238,7 @@ impl Compiler {
             0x86dd => 0x60,
             _ => {
                 return Err(
-                    self.unsupported(test, "after 'mpls' only IPv4 and IPv6 can be told apart")
+                    self.unsupported(test, "after 'mpls' only IPv4 and IPv6 can be distinguished")
                 );
             }
         };
@@ -327,7 +327,7 @@ impl Compiler {
             _ => {
                 return Err(self.unsupported(
                     test,
-                    "LLC headers are told apart on Ethernet, 802.11 and FDDI only",
+                    "LLC headers are distinguished only on Ethernet, 802.11 and FDDI",
                 ));
             }
         }

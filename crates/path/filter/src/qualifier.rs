@@ -381,15 +381,14 @@ fn protocol(qualifier: &Qualifier, value: &Token) -> Result<Expr, String> {
         (Some(version), _, true) => Test::ProtoChain { version, number },
         (Some(version), _, false) => Test::IpProto { version, number },
         (None, _, true) => {
-            return Err("'protochain' goes with 'ip', 'ip6' or nothing before it".to_owned());
+            return Err("only 'ip' and 'ip6' may precede 'protochain'".to_owned());
         }
         (None, Some(Proto::Link), false) => Test::EtherProto(number),
         (None, Some(Proto::Iso), false) => Test::IsoProto(number),
         (None, Some(Proto::Isis), false) => Test::IsIsProto(number),
         (None, _, false) => {
             return Err(
-                "'proto' goes with 'ether', 'ip', 'ip6', 'iso', 'isis' or nothing before it"
-                    .to_owned(),
+                "only 'ether', 'ip', 'ip6', 'iso' and 'isis' may precede 'proto'".to_owned(),
             );
         }
     };

@@ -121,7 +121,11 @@ fn replace(new: &Path, file: &Path, force: bool) -> Result<()> {
     let file = real(file)?;
     let replaced = match fs::read(&file) {
         Ok(old) if old == json => {
-            writeln!(standard(), "{}: is already this model", file.display())?;
+            writeln!(
+                standard(),
+                "{}: this file already is that model",
+                file.display()
+            )?;
             return Ok(());
         }
         Ok(old) => Some(old),

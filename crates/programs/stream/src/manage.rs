@@ -249,7 +249,7 @@ fn say_if_on_one_disk(dir: &Path, stripe: &Path) {
     let device = |path: &Path| fs::metadata(path).map(|found| found.dev()).ok();
     if stripe.is_dir() && device(dir) == device(stripe) {
         text::warn(&format!(
-            "--stripe {}: is on the same disk as {}: is the other disk mounted?",
+            "--stripe {}: this directory is on the same disk as {}: is the other disk mounted?",
             stripe.display(),
             dir.display()
         ));

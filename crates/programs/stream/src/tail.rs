@@ -228,7 +228,9 @@ pub(super) fn since_ns(since: &str, follow: bool) -> Result<u64> {
             true => "waiting for records from that time on",
             false => "there are no records yet",
         };
-        text::warn(&format!("--since {since}: is in the future: {then}"));
+        text::warn(&format!(
+            "--since {since}: this time is in the future: {then}"
+        ));
     }
     Ok(since_ns)
 }
@@ -325,8 +327,8 @@ pub(super) fn say_what_is_after_the_end(cursor: Cursor, end: Cursor, follow: boo
             false => "",
         };
         text::warn(&format!(
-            "--cursor {cursor}: is after the end of the stream, {end}: there are no records \
-             yet{then}"
+            "--cursor {cursor}: this cursor is after the end of the stream, {end}: there are no \
+             records yet{then}"
         ));
     }
 }

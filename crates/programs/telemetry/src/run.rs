@@ -239,12 +239,14 @@ fn collectors(args: &Args) -> Result<Option<CollectorsSpec>> {
     for text in &args.collector {
         let address = address("--collector", text, COLLECTOR_PORT)?;
         if addresses.contains(&address) {
-            return Err(refuse(format!("--collector {text}: is given twice")));
+            return Err(refuse(format!(
+                "--collector {text}: this collector is given twice"
+            )));
         }
         let is_proved = args.secret_file.is_some() || args.insecure;
         if !is_proved && !address.ip().is_loopback() {
             return Err(refuse(format!(
-                "--collector {text}: is another machine, which is not authenticated as your \
+                "--collector {text}: this is another machine, which is not authenticated as your \
                  collector: give --secret-file, or --insecure to send reports without \
                  authentication"
             )));

@@ -326,14 +326,14 @@ fn as_text(outcome: &VectorRunOutcome) -> String {
     );
     if widened + denied > 0 {
         said += &format!(
-            "wide buffers: {} taken, {} times all in use\n",
+            "wide buffers: {} taken; all of them in use {} times\n",
             grouped(widened),
             grouped(denied)
         );
     }
     if outcome.slots_asked > 0 {
         let slots = count_of(outcome.slots_asked, "slot");
-        said += &format!("{slots} asked for by agents\n");
+        said += &format!("{slots} requested by agents\n");
     }
     for to in &outcome.to {
         said += &format!(

@@ -47,7 +47,11 @@ impl Choice {
         let at = known.unwrap_or_else(|| {
             let compiled = filter.compile(link);
             if let Err(error) = &compiled {
-                let what = format!("filter on link type {}: {error}: nothing matches", link.0);
+                let what = format!(
+                    "the filter cannot be used for packets of link type {} ({error}): none of them \
+                     match",
+                    link.0
+                );
                 (self.tell)(&Notice::warning(what));
             }
             self.programs.truncate(LINKS_MAX - 1);

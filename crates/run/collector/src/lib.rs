@@ -437,7 +437,7 @@ impl Told {
     fn once(&mut self, tell: &Tell, sender: IpAddr, why: &str) {
         if self.0.insert(why.to_owned()) {
             tell(&Notice::warning(format!(
-                "a datagram from {sender} is not accepted: {why}; further ones are only counted"
+                "a datagram from {sender} is not accepted: {why}; later ones are only counted"
             )));
         }
     }

@@ -208,10 +208,10 @@ impl Senders {
                     self.has_told_collision = true;
                     (self.tell)(&Notice::warning(format!(
                         "identity {identity} is used by {sender} and by another address; the packets of \
-                         the two are kept apart here, but a VXLAN receiver would mix them. Unless one host \
-                         has changed its address: give each host its own range of numbers \
-                         (export.identity); if these are agents, see whether `strata controller agents` \
-                         names a copied directory"
+                         the two are kept apart here, but a VXLAN receiver would mix them. Unless \
+                         one host has changed its address, give each host its own range of numbers \
+                         (export.identity); if these are agents, see whether `strata controller \
+                         agents` names a copied directory"
                     )));
                 }
                 self.known.insert(key, Origin::new());

@@ -522,8 +522,8 @@ impl Agent {
                     // Unless it is later than that, it has exported nothing yet.
                     new.between(Some(NEVER), None)?;
                     if unix_ns() >= at {
-                        let what = "this host was too busy for a handover in time: packets of \
-                        some seconds may be exported twice";
+                        let what = "this host was too busy for a handover in time: a few seconds \
+                        of packets may be exported twice";
                         (self.tell)(&Notice::warning(what));
                     }
                 }

@@ -220,7 +220,7 @@ impl Service {
                 self.tell_agents();
             }
             Err(error) => tell(&Notice::warning(format!(
-                "{}; agents keep their present keys",
+                "{}; agents keep their current keys",
                 error.chain()
             ))),
         }
@@ -459,8 +459,8 @@ fn export_key(spec: &ControllerSpec) -> Result<Option<MasterKey>> {
     match keys.master() {
         Some(master) => Ok(Some(master.clone())),
         None => Err(RoleError::Refused(format!(
-            "{}: has only keys of individual identities: keys of agents are derived from a line of 64 \
-             hexadecimal digits",
+            "{}: this file has only keys of individual identities: keys of agents are derived from \
+             a line of 64 hexadecimal digits",
             path.display()
         ))),
     }
@@ -502,8 +502,9 @@ pub fn run_controller(
     let (database, earlier) = (spec.state.join("state.redb"), spec.state.join("state.db"));
     require(database.exists() || !earlier.exists(), || {
         format!(
-            "{}: written by an earlier version, which this one cannot read: identities would be \
-             assigned twice; name another directory (--state), and enrol the agents there",
+            "{}: an earlier version wrote this file in a format that this version cannot read. \
+             Starting without it would assign identities again: name another directory (--state), \
+             and enrol the agents there",
             earlier.display()
         )
     })?;

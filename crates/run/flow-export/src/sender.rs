@@ -67,7 +67,7 @@ impl Datagrams {
             let to = self.collector.to();
             (self.tell)(&Notice::info(
                 "flows",
-                format!("flows to {to}: works again"),
+                format!("flows to {to}: sending works again"),
             ));
         }
     }

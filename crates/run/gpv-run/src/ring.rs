@@ -49,7 +49,7 @@ impl RingWriter {
         let name = path.display();
         if !(BYTES_MIN..=BYTES_MAX).contains(&bytes) {
             return Err(VectorError::Refused(format!(
-                "--ring-size: a ring has from 64 KiB to 64 GiB, not {bytes} bytes"
+                "--ring-size: a ring must have from 64 KiB to 64 GiB, not {bytes} bytes"
             )));
         }
         replaceable(path)?;
@@ -227,7 +227,8 @@ impl RingReader {
         let (shape, slots) = (word(SHAPE), word(SLOTS));
         let [version, slot_len] = [shape & 0xffff_ffff, shape >> 32];
         if version != u64::from(VERSION) {
-            let problem = format!("a ring of version {version}, this Strata reads {VERSION}");
+            let problem =
+                format!("a ring of version {version}, but this Strata reads version {VERSION}");
             return Err(broken(path, problem));
         }
         let slot_len: usize = strata_wire::exact(slot_len);

@@ -91,7 +91,7 @@ impl Searched {
             _ if self.packets == 0 => info!("no packets were searched"),
             0 => info!("{found} of {of} found; all payload was kept"),
             cut => info!(
-                "{found} of {of} found; of {} only a part was kept, and searched",
+                "{found} of {of} found; {} kept and searched only in part",
                 grouped(cut)
             ),
         }

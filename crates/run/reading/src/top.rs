@@ -419,8 +419,9 @@ pub fn run(args: &Args) -> Result<()> {
     }
     if let Some((keys, _)) = top.beyond {
         warn!(
-            "there are more than {} keys, and packets of the further ones are counted together: \
-             the list may be incomplete; select fewer packets, with a filter or --from and --to",
+            "there are more than {} keys, and the packets of the remaining keys are counted \
+             together: the list may be incomplete; select fewer packets, with a filter or --from \
+             and --to",
             grouped(keys as u64)
         );
     }

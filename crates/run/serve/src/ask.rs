@@ -58,7 +58,7 @@ pub(crate) fn has_sql(app: &App) -> bool {
 /// The available questions and tables.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(example = json!({
-    "sql": {"available": false, "problem": "strata-sql is not installed: make sql"},
+    "sql": {"available": false, "problem": "strata-sql is not installed: `make sql` builds it"},
     "marple": {"available": true, "problem": null},
     "tables": [{"name": "flows", "columns": [{"name": "src", "type": "text", "what": "address of the initiator"}]}],
     "questions": [{
@@ -296,7 +296,7 @@ pub(crate) enum ColumnType {
 /// Asks.
 pub(crate) async fn ask(app: &App, asked: &Question) -> Result<AnswerTable, Refused> {
     if asked.text.trim().is_empty() || asked.text.len() > QUESTION_BYTES_MAX {
-        let error = format!("a query has from 1 to {QUESTION_BYTES_MAX} bytes");
+        let error = format!("a query must have from 1 to {QUESTION_BYTES_MAX} bytes");
         return Err(Refused::invalid("text", error));
     }
     let dir = app.logs.dir(&asked.log)?.display().to_string();

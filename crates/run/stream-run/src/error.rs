@@ -63,8 +63,8 @@ pub enum StreamError {
     },
     /// Another process appends.
     #[error(
-        "{dir}: another process is appending to {name}, and only one may: give each process a \
-         stream of its own"
+        "{dir}: another process is appending to {name}, and only one may: give each process its \
+         own stream"
     )]
     InUse {
         /// The directory.

@@ -370,7 +370,7 @@ impl Run {
             // After a loss of power, it may not be known how far a stripe went that is gone.
             Err(error) => {
                 assert!(
-                    error.to_string().contains("on a stripe that is gone"),
+                    error.to_string().contains("on a stripe that is missing"),
                     "{error}"
                 );
                 self.plug_all();

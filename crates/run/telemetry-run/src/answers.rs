@@ -84,7 +84,7 @@ impl TelemetryStore {
         };
         match self.elsewhere(key) {
             Some((there, here)) => format!(
-                "{said}: it is with collector {there} of the translator, and this is the store of \
+                "{said}: it is at collector {there} of the translator, and this is the store of \
                  collector {here}"
             ),
             None => said,
@@ -187,7 +187,7 @@ impl Answers {
             }
             _ => {
                 return Err(TelemetryRefused::Store(
-                    "there is no store yet: it is made when a translator (`strata telemetry run \
+                    "there is no store yet: it is created when a translator (`strata telemetry run \
                      --collector`) connects"
                         .to_owned(),
                 ));

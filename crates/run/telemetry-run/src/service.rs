@@ -172,8 +172,8 @@ impl TelemetrySpec {
             self.fade.is_none() || ready.plan().generations().is_none(),
             || {
                 format!(
-                    "{}: counters of a store with generations count what was added in each of them, and \
-                     are not reset or halved: leave out --reset-counters and --halve-counters",
+                    "{}: in a store with generations, each generation has its own counters, which \
+                     cannot be reset or halved: leave out --reset-counters and --halve-counters",
                     self.store.display()
                 )
             },

@@ -142,9 +142,9 @@ impl Writing {
             agree(&dir.display().to_string(), layout, &plan)?;
             if let Some(share) = manifest.share.filter(|share| share.of > 1) {
                 return Err(RoleError::Refused(format!(
-                    "{}: is the store of collector {share} of a translator, with its share of the \
-                     keys and lists only: continue it with `strata telemetry collect`, or name \
-                     another store",
+                    "{}: this is the store of collector {share} of a translator, with only its \
+                     share of the keys and lists: continue it with `strata telemetry collect`, or \
+                     name another store",
                     dir.display()
                 )));
             }
@@ -275,8 +275,8 @@ pub(super) fn counting(dir: &Path, owner: &Owner) -> Result<File> {
     let named = dir.display();
     require(!dir.join(MANIFEST).exists(), || {
         format!(
-            "{named}: holds a telemetry store, and with --collector, reports go into the stores \
-             of the collectors: name another directory, for the counters only"
+            "{named}: this directory holds a telemetry store, and with --collector, reports go \
+             into the stores of the collectors: name another directory, for the counters only"
         )
     })?;
     Ok(Locked::open(dir, owner)?.lock)
@@ -341,8 +341,8 @@ fn refuse_foreign(dir: &Path) -> Result<()> {
         .find(|name| ENTRIES.iter().all(|ours| name != ours));
     match foreign {
         Some(foreign) if !dir.join(MANIFEST).exists() => Err(RoleError::Refused(format!(
-            "{}: holds {foreign:?} and is no telemetry store: name an empty directory or one that \
-             does not exist yet",
+            "{}: this directory holds {foreign:?} and is not a telemetry store: name an empty \
+             directory or one that does not exist yet",
             dir.display()
         ))),
         _ => Ok(()),
@@ -361,7 +361,7 @@ pub(super) fn map<T>(
     let needed = plan.places.bytes;
     require(len >= needed, || {
         format!(
-            "{}: has {len} bytes, and its description says {needed}: it is damaged",
+            "{}: this file has {len} bytes, but its description says {needed}: it is damaged",
             named()
         )
     })?;

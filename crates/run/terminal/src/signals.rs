@@ -39,7 +39,7 @@ impl Interrupted {
 
 /// The line about a log if a second signal ends the program.
 const LOG: &str =
-    "strata: interrupted twice: the log is not finished; strata info says what is lost";
+    "strata: interrupted twice: the log is not finished; `strata info` shows the losses";
 const OTHERS: &str = "strata: interrupted twice: ended before everything was finished";
 
 /// Set by the first interrupt or termination signal, so that what was read is recorded properly. One that comes at

@@ -212,7 +212,9 @@ fn label_file(path: &Path) -> Result<LabelFile<'static>> {
         (!is_socket).then(|| File::open(path)).transpose()
     });
     let Some(file) = opened.with_context(|| format!("{name}: cannot read"))? else {
-        bail!("{name}: is a socket: let the IDS write its alerts to a file (filetype: regular)");
+        bail!(
+            "{name}: this is a socket: let the IDS write its alerts to a file (filetype: regular)"
+        );
     };
     let content: Box<dyn BufRead> = Box::new(BufReader::new(file));
     Ok(LabelFile { name, content })

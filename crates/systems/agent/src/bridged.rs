@@ -76,8 +76,8 @@ pub(crate) fn bridged<'a>(
             .collect();
         if !several.is_empty() {
             all.notes.push(format!(
-                "packets between captured ports of bridge {bridge} are exported where they come in, not where \
-                 they leave (--all-copies exports both)"
+                "packets between captured ports of bridge {bridge} are exported where they enter, \
+                 not where they leave (--all-copies exports both)"
             ));
         }
         all.ports.extend(several);

@@ -64,7 +64,7 @@ pub enum RelayError {
     },
     /// The relay is on another machine, and not authenticated.
     #[error(
-        "{peer}: is another machine, and nothing proves that it is the relay: give --secret-file, or --tls-cert, --tls-key and --tls-ca, or --insecure to send packets to any machine that answers there"
+        "{peer}: this is another machine, and nothing proves that it is the relay: give --secret-file, or --tls-cert, --tls-key and --tls-ca, or --insecure to send packets to any machine that answers there"
     )]
     Unprotected {
         /// The relay.

@@ -152,7 +152,7 @@ impl MemoryFrom {
             return Err(io::Error::new(
                 io::ErrorKind::PermissionDenied,
                 format!(
-                    "user {peer} listens there, who is neither root nor the user of this command: \
+                    "user {peer}, who is neither root nor the user of this command, listens there: \
                      if the relay runs as that user, name it with --relay-user"
                 ),
             ));

@@ -316,7 +316,7 @@ impl<'a> Message<'a> {
         };
         Self::of_kind(kind, body).ok_or(MessageError::Frame {
             kind,
-            problem: "an unknown kind, or other fields than it has",
+            problem: "an unknown kind, or fields that do not belong to it",
         })
     }
 

@@ -187,7 +187,7 @@ fn is_free(disk: &dyn Disk, name: &str) -> Result<(), ArchiveError> {
         Err(error) => error,
         Ok(_) => io::Error::new(
             io::ErrorKind::AlreadyExists,
-            "there is a file of this name already: give each log a prefix of its own",
+            "there is a file of this name already: give each log its own prefix",
         ),
     };
     Err(ArchiveError::io(disk.display(name), "create")(problem))
@@ -216,9 +216,10 @@ fn copy_all(
             return Ok(Some(Damage {
                 file: disk.display(&from),
                 offset: 0,
-                problem: "its checksum does not match, so its part stays where it is; \
-                          `strata verify` says where the file is damaged"
-                    .into(),
+                problem:
+                    "its checksum does not match, so its part stays in place; `strata verify` \
+                          shows where the file is damaged"
+                        .into(),
                 missing: None,
             }));
         }

@@ -74,7 +74,7 @@ impl Missing {
         let both: Vec<String> = both.into_iter().flatten().collect();
         let problem = format!(
             "{} packets from here on refer to {}, which no earlier block of this file defines: the \
-             block that did is missing, so these packets can be neither found nor exported",
+             defining block is missing, so these packets can be neither found nor exported",
             self.packets,
             both.join(" and "),
         );

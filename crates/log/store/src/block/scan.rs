@@ -90,7 +90,9 @@ pub(crate) fn step(
             return Err(StoreError::Damage(Damage {
                 file: current.named.clone(),
                 offset: end,
-                problem: format!("the file ends here, but by the manifest it has {stated} bytes"),
+                problem: format!(
+                    "the file ends here, but according to the manifest it has {stated} bytes"
+                ),
                 missing: None,
             }));
         }

@@ -304,7 +304,7 @@ impl Archive {
         let archive: Self = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
         if archive.format != "strata-archive" || archive.version != 1 {
             return Err(format!(
-                "format '{}' version {}, this Strata reads 'strata-archive' version 1",
+                "format '{}' version {}, but this Strata reads 'strata-archive' version 1",
                 archive.format, archive.version
             ));
         }

@@ -16,7 +16,7 @@ pub enum LiveError {
         why: String,
     },
     /// There is no such interface.
-    #[error("there is no interface '{name}' here: there are {known}, and 'any' for all of them")]
+    #[error("there is no interface '{name}' here: choose one of {known}, or 'any' for all of them")]
     NoSuchInterface {
         /// The name.
         name: String,

@@ -77,8 +77,8 @@ impl Device {
         };
         if !uses.is_empty() && uses.iter().all(only_link_local) {
             return format!(
-                "{words}; if this host does not speak IPv6 there: \
-                 `sysctl -w net.ipv6.conf.{}.disable_ipv6=1`",
+                "{words}; if this host does not use IPv6 there: `sysctl -w \
+                 net.ipv6.conf.{}.disable_ipv6=1`",
                 self.name
             );
         }

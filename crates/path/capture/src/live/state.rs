@@ -52,7 +52,7 @@ impl fmt::Display for LiveEvent {
             Self::CardTimes(name, ClockEvent { off_ns, taken }) => {
                 write!(
                     f,
-                    "{name}: the NIC's clock is {} s off this host's; {}",
+                    "{name}: the NIC's clock differs from this host's by {} s; {}",
                     off_ns / 1_000_000_000,
                     if *taken {
                         "its timestamps are used anyway (-j adapter)"

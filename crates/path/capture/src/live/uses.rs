@@ -54,7 +54,7 @@ impl fmt::Display for Use {
             Self::Upper(name) => write!(f, "carries {name}"),
             Self::Mac(mac) => write!(
                 f,
-                "receives for {mac} too, perhaps a container's interface on top of it"
+                "receives packets for {mac} too, perhaps for a container's interface on top of it"
             ),
             Self::Xdp => f.write_str("has an XDP program"),
             Self::TrafficControl(what) => write!(f, "has tc programs or filters ({what})"),

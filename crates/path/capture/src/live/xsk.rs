@@ -48,7 +48,7 @@ impl Xsk {
             return Err(LiveError::NoXdp {
                 interface: device.name.clone(),
                 why: format!(
-                    "its MTU is {}, AF_XDP takes {XDP_MTU_MAX} at most",
+                    "its MTU is {}, and AF_XDP supports at most {XDP_MTU_MAX}",
                     device.mtu
                 ),
             });

@@ -21,7 +21,7 @@ pub enum WriteError {
     Io(#[from] io::Error),
     /// A pcap file has one link type for all its packets.
     #[error(
-        "a pcap file holds one link type, this one {first}; an interface with {second} cannot go into it: write pcapng"
+        "a pcap file holds one link type, here {first}, so it cannot hold an interface with {second}: write pcapng"
     )]
     SecondLinkType {
         /// The link type that the file has.

@@ -191,7 +191,7 @@ fn a_use_in_another_namespace_is_seen_by_its_mac_address() {
     namespace.ip(&format!("link set st-excl-mv netns {}", other.name()));
     other.ip("link set st-excl-mv up");
     namespace.enter(|| {
-        assert_shared(&options(FAR), "receives for 02:00:00:00:12:34 too");
+        assert_shared(&options(FAR), "receives packets for 02:00:00:00:12:34 too");
         other.ip("link del st-excl-mv");
         assert_taken(&options(FAR), "it is gone");
     });

@@ -39,13 +39,13 @@ impl Parser<'_> {
             (None, Some(Side::Destination)) => Direction::Destination,
             (Some(_), _) => {
                 let message = format!(
-                    "no protocol goes before '{word}': write two tests, as in 'tcp and {word} ...'"
+                    "no protocol may precede '{word}': write two tests, as in 'tcp and {word} ...'"
                 );
                 return Err(self.error(self.span(start), message));
             }
             (None, Some(Side::Address(_) | Side::Receiver | Side::Transmitter)) => {
                 let message =
-                    format!("'{word}' is of addresses of IP: only 'src' and 'dst' go before it");
+                    format!("'{word}' tests IP addresses: only 'src' and 'dst' may precede it");
                 return Err(self.error(self.span(start), message));
             }
         };

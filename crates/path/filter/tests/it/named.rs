@@ -247,8 +247,8 @@ fn nothing_that_tcpdump_understands_means_a_name() {
         ("asn 4294967296", "does not fit in 32 bits"),
         ("asn 0x10", "up to 4294967295"),
         ("country Germany", "a code of two letters"),
-        ("ip src tag dmz", "no protocol goes before 'tag'"),
-        ("wlan addr1 tag dmz", "no protocol goes before 'tag'"),
+        ("ip src tag dmz", "no protocol may precede 'tag'"),
+        ("wlan addr1 tag dmz", "no protocol may precede 'tag'"),
         ("host (tag dmz)", "expected a value after 'host'"),
     ] {
         let error = Filter::parse_with(text, &names).unwrap_err().to_string();

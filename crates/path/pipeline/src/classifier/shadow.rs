@@ -9,7 +9,7 @@ use strata_wire::wide::WIDE;
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum ShadowError {
     /// Modes name classes, and who decides is a matter of classes.
-    #[error("its classes are {of_shadow}, those of the model in force {of_model}")]
+    #[error("its classes are {of_shadow}, and those of the model in force are {of_model}")]
     Classes {
         /// Of the shadow.
         of_shadow: String,
@@ -51,7 +51,7 @@ impl Shadow {
         let anomalous = |model: &Model| Verdicts::new(model).anomalous().collect::<Vec<_>>();
         if anomalous(shadow) != anomalous(model) {
             return Err(ShadowError::Classes {
-                of_shadow: format!("{of_shadow} (others of them anomalous)"),
+                of_shadow: format!("{of_shadow} (with other anomalous classes)"),
                 of_model,
             });
         }

@@ -61,7 +61,7 @@ fn trust(out: &mut impl Write, to: &DestinationSum) -> Result<()> {
         let silent = to.silent.join(", ");
         writeln!(
             out,
-            "{name}: what these agents have exported since their last report is in no sum: {}",
+            "{name}: packets that these agents have exported since their last report are in no sum: {}",
             Printable(&silent)
         )?;
     }
@@ -103,7 +103,7 @@ fn trust(out: &mut impl Write, to: &DestinationSum) -> Result<()> {
         return Ok(writeln!(
             out,
             "{name}: the collector does not know of {missing}: sent since its last report, or in sessions that it \
-             has not heard of, or at the end of one that was broken off"
+             has not heard of, or at the end of one that was cut short"
         )?);
     }
     if state == Some("up") && !is_overdue && to.silent.is_empty() && to.revoked.is_empty() {

@@ -88,14 +88,14 @@ impl fmt::Display for Misfit {
                 if !tested.is_empty() {
                     write!(f, " and does not compute {}", tested.join(", "))?;
                 }
-                f.write_str("; with --packet-trees, the trees for packets without flow decide alone")
+                f.write_str("; with --packet-trees, only the trees for packets without a flow decide")
             }
-            Self::Trees(trees) => write!(f, "it has {trees} packet trees, the program at most {TREES}"),
-            Self::Classes(classes) => write!(f, "it has {classes} classes, the program at most {CLASSES}"),
+            Self::Trees(trees) => write!(f, "it has {trees} packet trees, but the program supports at most {TREES}"),
+            Self::Classes(classes) => write!(f, "it has {classes} classes, but the program supports at most {CLASSES}"),
             Self::Tests(tree, tests) => write!(
                 f,
-                "packet tree {tree} has {tests} different tests, the program at most {TESTS}: train \
-                 shallower trees"
+                "packet tree {tree} has {tests} different tests, but the program supports at most \
+                 {TESTS}: train shallower trees"
             ),
             Self::Leaves(tree) => write!(
                 f,

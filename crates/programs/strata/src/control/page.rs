@@ -145,7 +145,7 @@ fn drift(drift: &DriftStatus) -> Row {
         false => "NO LONGER FITS the traffic of the last minutes",
     };
     let mut text = format!(
-        "{fit} (stability index of the score {:.2}, bound {}, {seen} packets evaluated)",
+        "{fit} (drift index {:.2}, limit {}; {seen} packets evaluated)",
         drift.score_index, drift.bound
     );
     let moved = drift

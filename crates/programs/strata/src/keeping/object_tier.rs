@@ -57,7 +57,7 @@ fn place(url: &str, log: &Path) -> Result<Place> {
         && dir.starts_with(&log)
     {
         return Err(refuse(format!(
-            "{url}: is inside the log {}: name a directory outside it",
+            "{url}: this directory is inside the log {}; name one outside it",
             log.display()
         )));
     }
@@ -197,7 +197,7 @@ pub(crate) fn say(moved: &Moved) {
     }
     if moved.damage.is_empty() && moved.interrupted {
         info!(
-            "interrupted: parts that were already moved stay at their new place; the others are unchanged"
+            "interrupted: parts already moved stay in their new location; the others are unchanged"
         );
     }
 }

@@ -235,8 +235,8 @@ pub(crate) fn refuse_links(log: &Path) -> Result<()> {
         let is_link = entry.file_type().is_ok_and(|kind| kind.is_symlink());
         ensure!(
             !is_link,
-            "{}: is a symbolic link: only the link would be deleted, and its target would stay, with all packets and \
-             unencrypted: put the file itself in place of the link, and try again",
+            "{}: this is a symbolic link: deleting it would leave its target, unencrypted and with \
+             all packets: replace the link with the file itself, and try again",
             entry.path().display()
         );
     }
@@ -294,9 +294,9 @@ pub(crate) fn say(pruned: &Pruned, dry_run: bool) {
     }
     if pruned.still_too_large {
         warn!(
-            "the log is larger than --max-size: left are {} in its newest file and packets that policies protect, and \
-             {} in files that are never deleted (manifest.json, archive.json, models, checkpoints, drift, \
-             policies.jsonl)",
+            "the log is larger than --max-size: it still has {} in its newest file and packets \
+             that policies protect, and {} in files that are never deleted (manifest.json, \
+             archive.json, models, checkpoints, drift, policies.jsonl)",
             human_bytes(pruned.bytes_left.saturating_sub(pruned.fixed_bytes)),
             human_bytes(pruned.fixed_bytes),
         );

@@ -286,7 +286,7 @@ fn recorded(
     (args, log): (&Args, &Path),
     (stop, reload): (&AtomicBool, impl FnMut() -> bool + Send),
 ) -> Result<(CollectorOutcome, Result<()>)> {
-    let named = || format!("{}: cannot record the log", log.display());
+    let named = || format!("{}: cannot record into this log", log.display());
     let (reader, writer) = pipe().context("cannot create a pipe")?;
     let state = args.controller.is_some().then(|| args.state.clone());
     let reach = Reach {
@@ -357,7 +357,7 @@ fn show(outcome: &CollectorOutcome) -> Result<()> {
         )?;
         if from.sessions > 1 {
             let sessions = count_of(from.sessions, "session");
-            write!(out, "; {sessions}, {} broken off", grouped(from.broken_off))?;
+            write!(out, "; {sessions}, {} cut short", grouped(from.broken_off))?;
         }
         writeln!(out)?;
     }

@@ -94,7 +94,8 @@ pub(crate) fn main() -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let name = args.extcap_interface.as_deref();
-    let name = name.ok_or_else(|| refuse("no interface named: --extcap-interfaces lists them"))?;
+    let name = name
+        .ok_or_else(|| refuse("no interface is named: --extcap-interfaces lists the interfaces"))?;
     let only = identity(name)?;
     let mut out = standard();
     if args.extcap_dlts {
@@ -218,7 +219,7 @@ fn identity(name: &str) -> Result<Option<u32>> {
     match number.and_then(|number| number.parse().ok()) {
         Some(number) => Ok(Some(number)),
         None => Err(refuse(format!(
-            "no interface {name}: --extcap-interfaces lists them"
+            "there is no interface {name}: --extcap-interfaces lists the interfaces"
         ))),
     }
 }

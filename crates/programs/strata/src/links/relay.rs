@@ -217,8 +217,8 @@ fn use_nic(options: &mut RelayOptions, name: &str, gid_index: u8) -> Result<()> 
 #[cfg(not(feature = "verbs"))]
 fn use_nic(_options: &mut RelayOptions, name: &str, _gid_index: u8) -> Result<()> {
     bail!(
-        "--rdma-device {name}: this strata was built without RDMA NICs (`strata --version`): install \
-         libibverbs-dev and build it with `--features verbs`"
+        "--rdma-device {name}: this strata was built without support for RDMA NICs (`strata \
+         --version`): install libibverbs-dev and build it with `--features verbs`"
     )
 }
 

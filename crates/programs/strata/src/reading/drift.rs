@@ -46,7 +46,7 @@ pub(crate) fn print(out: &mut impl Write, report: &DriftReport) -> Result<()> {
     };
     writeln!(
         out,
-        "fit of the model: {verdict} (stability index of the score {:.2}, bound {DRIFTED})",
+        "fit of the model: {verdict} (drift index {:.2}, limit {DRIFTED})",
         report.scores
     )?;
     let moved = report.features.iter().filter(|(_, index)| *index > DRIFTED);

@@ -221,7 +221,7 @@ impl App for Diagnosis {
         queue.give(out)?;
         let counters = queue.bursts.counters();
         let lacks = [
-            (counters.late, "came later than --hold allows"),
+            (counters.late, "arrived later than --hold allows"),
             (
                 counters.refused,
                 "were of more hosts than are counted separately",

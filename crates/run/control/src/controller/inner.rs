@@ -279,10 +279,7 @@ impl Inner {
         if is_drifted == before {
             return false;
         }
-        let mut why = format!(
-            "stability index of the score {:.2}, bound {DRIFTED}",
-            report.scores
-        );
+        let mut why = format!("drift index {:.2} (limit {DRIFTED})", report.scores);
         if let Some((name, index)) = report.features.first().filter(|_| is_drifted) {
             why += &format!("; feature that differs most from training: {name} {index:.1}");
         }

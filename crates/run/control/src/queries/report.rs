@@ -76,8 +76,8 @@ impl FromStr for QueryReport {
         });
         let Some((kind, number)) = found else {
             return Err(format!(
-                "'{text}' is not a way to report: write value=N, add=N or list=N, and value=N:COLUMN \
-                 for another column than the last"
+                "'{text}' is not a way to report: write value=N, add=N or list=N, and \
+                 value=N:COLUMN for a column other than the last"
             ));
         };
         if kind == QueryReportKind::List && column.is_some() {

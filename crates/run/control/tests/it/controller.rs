@@ -289,8 +289,8 @@ fn a_model_that_no_longer_fits_is_told_and_answered_as_configured() {
         assert_eq!(said, expected);
         assert_eq!(
             events[0].why,
-            "stability index of the score 0.30, bound 0.25; feature that differs most from \
-             training: tcp_window 3.0"
+            "drift index 0.30 (limit 0.25); feature that differs most from training: \
+             tcp_window 3.0"
         );
     }
 }

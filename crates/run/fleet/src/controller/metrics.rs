@@ -84,7 +84,7 @@ impl Fleet {
         vec![
             (
                 "agent_up",
-                "Whether the agent reports (1), or not (0); none of revoked agents",
+                "Whether the agent reports (1), or not (0); no value for revoked agents",
                 self.agents(|agent| Some(flag(is_up(agent)))),
             ),
             (

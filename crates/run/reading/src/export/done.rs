@@ -153,8 +153,8 @@ impl FlowCounts {
         }
         if self.crowded_out > 0 {
             warn!(
-                "{} ended before a timeout, because too many flows were active: their end_reason is \
-                 5, and their further packets are in separate records",
+                "{} ended before a timeout, because too many flows were active: their end_reason \
+                 is 5, and their later packets are in separate records",
                 text::count_of(self.crowded_out, "flow")
             );
         }

@@ -267,7 +267,7 @@ fn numbered(path: &Path, number: u32) -> PathBuf {
 /// The error for a file that is in the way of one of several.
 pub(super) fn exists(path: &Path) -> anyhow::Error {
     anyhow!(
-        "{}: exists already, and -G and -C do not replace files: move it away, or write to other names",
+        "{}: this file exists already, and -G and -C do not replace files: move it away, or write to other names",
         path.display()
     )
 }

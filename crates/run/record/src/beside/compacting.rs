@@ -187,7 +187,7 @@ impl Compacting {
         loop {
             match open() {
                 Ok(disk) => {
-                    said.works("log", "the log is there");
+                    said.works("log", "the log exists now");
                     return Ok(Some(Self {
                         disk,
                         spec,

@@ -48,7 +48,7 @@ impl Told {
     }
 
     pub(crate) fn into_lines(self) -> Vec<String> {
-        let earlier = format!("{} earlier events are in the journal only", self.forgotten);
+        let earlier = format!("{} earlier events are only in the journal", self.forgotten);
         let earlier = (self.forgotten > 0).then_some(earlier);
         earlier.into_iter().chain(self.lines).collect()
     }

@@ -213,8 +213,8 @@ impl Configuration {
             let unseen: BTreeSet<&String> = unseen.collect();
             doubts.extend(unseen.into_iter().map(|name| {
                 format!(
-                    "a policy is for interface {name}, which this recording does not capture: it \
-                     matches nothing"
+                    "a policy is for interface {name}, which this recording does not capture: the \
+                     policy matches nothing"
                 )
             }));
         }

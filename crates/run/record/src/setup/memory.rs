@@ -100,7 +100,9 @@ pub(crate) fn table_size(limit: Option<u64>, machine: u64, workers: u16) -> Resu
     let least = TableSize::BYTES_MIN * workers;
     require_valid(limit >= least, || {
         let kib = least >> 10;
-        format!("memory for flow tables (--memory): at least {kib}KiB, 512KiB for each worker")
+        format!(
+            "memory for flow tables (--memory) must be at least {kib}KiB, 512KiB for each worker"
+        )
     })?;
     Ok(TableSize::within(limit / workers))
 }
@@ -130,7 +132,7 @@ pub(crate) fn present(
             .collect();
         let joined = threads.into_iter().map(|thread| {
             let made = thread.join();
-            made.map_err(|_| RoleError::Panicked("a table of flows could not be made"))?
+            made.map_err(|_| RoleError::Panicked("a table of flows could not be created"))?
         });
         joined.collect()
     })

@@ -48,7 +48,10 @@ async fn told<T: Send + 'static>(
 /// Says who asked: to the recording, everything comes from this process.
 fn why(who: &Who, why: &str) -> Result<String, Refused> {
     if why.len() > WHY_OWN_BYTES_MAX {
-        return Err(Refused::invalid("why", "a reason has at most 768 bytes"));
+        return Err(Refused::invalid(
+            "why",
+            "a reason may have at most 768 bytes",
+        ));
     }
     Ok(match why.is_empty() {
         true => format!("strata serve: {}", who.name),

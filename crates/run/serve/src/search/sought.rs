@@ -45,7 +45,7 @@ pub(crate) struct Sought {
 /// A filter of a request; `None` for everything.
 pub(crate) fn filter(field: &'static str, text: &str) -> Result<Option<Filter>, Refused> {
     if text.len() > FILTER_BYTES_MAX {
-        let error = format!("a filter has at most {FILTER_BYTES_MAX} bytes");
+        let error = format!("a filter may have at most {FILTER_BYTES_MAX} bytes");
         return Err(Refused::invalid(field, error));
     }
     if text.trim().is_empty() {

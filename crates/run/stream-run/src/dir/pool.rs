@@ -136,7 +136,7 @@ impl Pool {
         let len = if id.is_some() { 36 } else { 28 };
         if read < len || expected[..len] != header[..len] {
             let whose = match id {
-                Some(_) => "the map of this stripe: another one is there",
+                Some(_) => "the map of this stripe, but of another one",
                 None => "those of a map of pages of version 1",
             };
             let mend = id.map_or(MEND_MAP, |_| "");

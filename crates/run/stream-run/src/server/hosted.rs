@@ -272,7 +272,7 @@ impl HostedSession {
             return Ok(Outcome::Done);
         }
         let Some(open) = &mut self.open else {
-            return refused("no stripe was made here");
+            return refused("no stripe was created here");
         };
         match *request {
             Request::Make { .. } | Request::Join { .. } => {}
@@ -331,7 +331,7 @@ impl HostedSession {
         let lock = stripe.locks.wait(MAP_LOCK);
         let lock = lock.in_file(|| stripe.disk.display(MAP_LOCK))?;
         if id == 0 || Pool::stripe_on(stripe.disk.as_ref())?.is_some() {
-            return refused("there is a stripe already");
+            return refused("a stripe exists here already");
         }
         let (disk, locks) = (Arc::clone(&stripe.disk), stripe.locks.clone());
         Pool::create(
@@ -382,7 +382,7 @@ fn claimed(claimed: Option<&(u64, Claim)>, number: u64) -> Answered<u64> {
 
 /// Said to who only reads, and to who was replaced.
 const NONE: &str = "this connection does not append to a stream";
-const FENCED: &str = "another connection appends to the stream since";
+const FENCED: &str = "another connection has since begun to append to the stream";
 
 /// Writes, unless another session has taken the stream over; until then, that one waits.
 fn write(

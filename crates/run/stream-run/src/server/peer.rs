@@ -199,8 +199,8 @@ impl Peer {
             ErrorKind::InvalidData => PeerError::Tls {
                 peer,
                 problem: format!(
-                    "{source}: both ends need certificates from the authority that the other end \
-                     was given (--tls-ca), or neither"
+                    "{source}: either both ends need certificates, each from the authority that \
+                     the other end was given (--tls-ca), or neither end has one"
                 ),
             },
             _ => PeerError::Io { peer, source },

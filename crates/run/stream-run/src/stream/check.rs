@@ -63,7 +63,7 @@ fn read_all(dir: &StreamDir, check: &mut StreamCheck) -> Result<()> {
     if let Some(seq) = twice {
         check
             .problems
-            .push(format!("record {seq} comes after one with a higher number"));
+            .push(format!("record {seq} follows one with a higher number"));
     }
     check.problems.extend(reader.unreadable_pages()?);
     check.problems.extend(reader.gone_stripes());

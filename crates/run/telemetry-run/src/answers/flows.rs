@@ -89,8 +89,8 @@ impl TelemetryStore {
         };
         if let [(number, EntryKind::Bytes)] = lists[..] {
             return Err(format!(
-                "the entries of list {number} are not events: `strata telemetry list STORE` says which \
-                 lists have events"
+                "the entries of list {number} are not events: `strata telemetry list STORE` shows \
+                 the lists that have events"
             ));
         }
         self.tidy();

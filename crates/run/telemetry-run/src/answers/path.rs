@@ -39,7 +39,7 @@ impl TelemetryStore {
         let is_simple = nodes.len() == hops.iter().filter(|hop| hop.node.is_some()).count();
         if !is_simple {
             remarks.push(
-                "a node is on the path twice: of its latencies only the latest is known".to_owned(),
+                "a node is on the path twice: only the latest of its latencies is known".to_owned(),
             );
         }
         let whole = found.path.is_whole();
@@ -93,8 +93,8 @@ fn remarks(path: &Path, hops: &[TelemetryHop], kept: u8) -> Vec<String> {
     match &missing[..] {
         [] => {}
         [first] if first == "1" && !is_len_known => say(
-            "hop 1 has not reported. If nodes report packets as they go out, write first-ttl = 63 \
-             in the table (--table)"
+            "hop 1 has not reported. If nodes report packets on departure, write first-ttl = 63 in \
+             the table (--table)"
                 .to_owned(),
         ),
         [one] => say(format!("hop {one} has not reported")),
@@ -103,7 +103,7 @@ fn remarks(path: &Path, hops: &[TelemetryHop], kept: u8) -> Vec<String> {
     if is_contradicted {
         say(
             "several nodes have reported as the same hop. Either packets of the flow take different \
-             paths, or the network does not lower the TTL: then the table (--table) must have \
+             paths, or the network does not decrement the TTL: then the table (--table) must have \
              hop-from = \"arrival\""
                 .to_owned(),
         );
@@ -111,14 +111,14 @@ fn remarks(path: &Path, hops: &[TelemetryHop], kept: u8) -> Vec<String> {
     if is_mixed {
         say(
             "its hops may be those of different packets: reports of more flows than --path-rows \
-             came at the same time, or with pauses"
+             arrived at the same time, or with pauses"
                 .to_owned(),
         );
     }
     if !is_len_known {
         say(
-            "the number of hops is not known: each node reports for itself, so one before the first \
-             or after the last may be missing"
+            "the number of hops is not known: each node reports separately, so one before the \
+             first or after the last may be missing"
                 .to_owned(),
         );
     }

@@ -49,7 +49,7 @@ impl Reports<'_> {
 pub(crate) fn collecting(address: SocketAddr, store: &Path, continued: bool) -> Notice {
     let what = match continued {
         true => "continues",
-        false => "made when a translator connects",
+        false => "created when a translator connects",
     };
     let store = store.display();
     let text =

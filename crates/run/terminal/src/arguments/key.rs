@@ -79,7 +79,7 @@ impl KeyArgs {
         let log = Log::on(Arc::new(disk))?;
         if let Err(error) = log.look_into_its_tunnels() {
             warn!(
-                "{}: was recorded with other tunnel ports than those in use here: {error}",
+                "{}: this log was recorded with tunnel ports other than those in use here: {error}",
                 dir.display()
             );
         }

@@ -189,8 +189,8 @@ pub enum TableError {
     Dscp(u8),
     /// Not a time to live that a first node can see.
     #[error(
-        "first-ttl = {0}: write 64 if nodes report packets as they come in, 63 if they report them \
-         as they go out"
+        "first-ttl = {0}: write 64 if nodes report packets on arrival, 63 if they report them on \
+         departure"
     )]
     FirstTtl(u8),
 }

@@ -114,12 +114,12 @@ pub(super) const UNKNOWN: [(&str, &str); 7] = [
         "uid",
         "vectors do not carry packet numbers; leave it out, as in [count], []",
     ),
-    ("pkt_path", "vectors do not say which way a packet took"),
-    ("pktpath", "vectors do not say which way a packet took"),
+    ("pkt_path", "vectors do not say which path a packet took"),
+    ("pktpath", "vectors do not say which path a packet took"),
     ("outport", "vectors do not say where a packet left"),
     (
         "qid",
-        "vectors do not name queues; ingress is the port a packet came in by",
+        "vectors do not name queues; ingress is the port by which a packet entered",
     ),
 ];
 

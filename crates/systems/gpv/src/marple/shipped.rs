@@ -128,8 +128,8 @@ result = groupby(tcps, [srcip, dstip, srcport, dstport, proto, switch], nonmt);
     },
     Shipped {
         name: "tcp-out-of-sequence",
-        about: "packets of each TCP flow that do not continue the previous packet; as published, its \
-                first packet and the one after a SYN count too",
+        about: "packets of each TCP flow that do not continue the previous packet; as in the \
+                published query, the first packet and the one after a SYN count too",
         parameters: &[],
         text: "\
 def oos_count([count, lastseq], [tcpseq, payload_len]):
@@ -143,8 +143,8 @@ result = groupby(tcps, [srcip, dstip, srcport, dstport, proto, switch], oos_coun
     },
     Shipped {
         name: "tcp-retransmissions",
-        about: "packets of each TCP flow whose payload begins before the end of what was sent \
-                already; no keep-alives",
+        about: "packets of each TCP flow whose payload begins before the end of the data sent so \
+                far, without keep-alives",
         parameters: &[],
         text: "\
 def again([count, next, seen], [tcpseq, payload_len, tcpflags]):

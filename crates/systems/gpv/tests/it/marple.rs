@@ -564,7 +564,7 @@ fn published_names_and_folds_without_a_body() {
         ["0.0.0.0 180", "0.0.0.1 190", "0.0.0.2 200", "0.0.0.3 210"]
     );
     for (name, why) in [
-        ("pktpath", "which way a packet took"),
+        ("pktpath", "which path a packet took"),
         ("outport", "where a packet left"),
     ] {
         let found = error(&format!("R = filter(T, {name} == 1);"));

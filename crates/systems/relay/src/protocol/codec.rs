@@ -163,7 +163,7 @@ impl Message {
         } = header;
         if version != VERSION && kind != REFUSED {
             return Err(format!(
-                "version {version} of the control protocol, this is {VERSION}"
+                "the other end uses version {version} of the control protocol, this program version {VERSION}"
             ));
         }
         if body_len > body_len_max(kind) {

@@ -39,7 +39,9 @@ pub enum PrpError {
     #[error("data cannot begin at byte {0} of a page: only at multiples of 4 below 4,096")]
     Offset(u32),
     /// There are no data, or more or less than the pages hold.
-    #[error("{len} bytes from byte {offset} of the first page on need {needed} pages, not {given}")]
+    #[error(
+        "{len} bytes that begin at byte {offset} of the first page need {needed} pages, not {given}"
+    )]
     Pages {
         /// Bytes.
         len: u32,

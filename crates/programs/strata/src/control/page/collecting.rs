@@ -88,7 +88,7 @@ fn sender(from: &SenderStatus) -> Row {
     );
     if from.sessions > 1 {
         let sessions = count_of(from.sessions, "session");
-        text += &format!("; {sessions}, {} broken off", grouped(from.broken_off));
+        text += &format!("; {sessions}, {} cut short", grouped(from.broken_off));
     }
     row("sender", text)
 }
@@ -137,7 +137,7 @@ rates    1,234 packets/s
 collects on UDP 192.0.2.10:4740, encrypted datagrams only
 received 21,093 packets, 1.2 MB; 57 lost on the way
 refused  datagrams not accepted: strangers: 12, too many: 1
-sender   web-1:eth0 (192.0.2.11, identity 4096): 21,093 packets, 1.2 MB; 20,000 cut; 57 lost; 0 before; 0 dropped by its kernel; heard 1 s ago; 3 sessions, 1 broken off
+sender   web-1:eth0 (192.0.2.11, identity 4096): 21,093 packets, 1.2 MB; 20,000 cut; 57 lost; 0 before; 0 dropped by its kernel; heard 1 s ago; 3 sessions, 1 cut short
 ";
         assert_eq!(collector(&status, &[], Reader::Program), page);
     }

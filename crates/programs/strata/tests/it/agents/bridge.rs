@@ -157,7 +157,7 @@ fn what_crosses_a_bridge_is_exported_once() {
     assert_eq!(total as u64, came + sent, "{all:?}");
     let once = [("tap0", 2001, 200), ("tap1", 2002, 50), ("tap2", 2003, 30)];
     assert_eq!(all, expected(&once));
-    for what in ["bridge br0 is not captured", "where they come in"] {
+    for what in ["bridge br0 is not captured", "where they enter"] {
         assert!(said.contains(what), "{said}");
     }
 }

@@ -147,7 +147,7 @@ fn senders_that_began_again_are_counted() {
     }
     let said = collector.stopped();
     assert!(
-        line_of(&said).ends_with("; 6 sessions, 1 broken off"),
+        line_of(&said).ends_with("; 6 sessions, 1 cut short"),
         "{said}"
     );
 }

@@ -485,7 +485,9 @@ fn a_model_file_takes_the_place_of_another_and_gives_it_back() {
         (second.clone(), first.clone(), second.clone())
     );
     assert!(std::fs::symlink_metadata(&link).unwrap().is_symlink());
-    assert!(succeeds(&["model", "promote", &new, &file]).contains("is already this model"));
+    assert!(
+        succeeds(&["model", "promote", &new, &file]).contains("this file already is that model")
+    );
     assert_eq!(read(&kept), first, "the one before stays");
     // There and back again.
     assert!(succeeds(&["model", "promote", "--back", &link]).contains("model first"));

@@ -781,7 +781,7 @@ fn a_block_file_that_is_a_link_is_not_compacted() {
     std::os::unix::fs::symlink(&target, &file).unwrap();
     for command in [&["compact"][..], &["prune", "--keep", "1d", "--yes"]] {
         let text = failed(strata().args(command).arg(&log));
-        let named = format!("{}: is a symbolic link", file.display());
+        let named = format!("{}: this is a symbolic link", file.display());
         assert!(text.contains(&named), "{text}");
     }
     assert!(file.is_symlink() && target.exists());

@@ -600,7 +600,7 @@ fn an_interface_that_is_not_there_leaves_no_log() {
         .unwrap();
     let text = String::from_utf8(output.stderr).unwrap();
     assert!(
-        text.contains("there is no interface 'st-live-x' here: there are lo"),
+        text.contains("there is no interface 'st-live-x' here: choose one of lo"),
         "{text}"
     );
     assert!(!log.exists());

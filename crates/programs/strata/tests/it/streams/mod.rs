@@ -62,7 +62,7 @@ fn lines_come_back_from_the_end_from_cursors_and_from_times() {
         let output = output.unwrap();
         assert_eq!(succeeded(&output), "");
         let errors = String::from_utf8_lossy(&output.stderr);
-        let said = format!("--cursor {cursor}: is after the end of the stream, {end}");
+        let said = format!("--cursor {cursor}: this cursor is after the end of the stream, {end}");
         assert_eq!(errors.contains(&said), warns, "{errors}");
     }
     assert_eq!(

@@ -162,7 +162,7 @@ fn what_is_appended_elsewhere_is_read_elsewhere() {
     let output = server.tail(&["--cursor", "1000.64"]).output().unwrap();
     assert_eq!(succeeded(&output), "");
     let errors = String::from_utf8_lossy(&output.stderr);
-    let said = "--cursor 1000.64: is after the end of the stream, 0.";
+    let said = "--cursor 1000.64: this cursor is after the end of the stream, 0.";
     assert!(errors.contains(said), "{errors}");
     // One who follows sees what others append, as it comes.
     let mut following = server.tail(&["-f", "-n", "1"]);

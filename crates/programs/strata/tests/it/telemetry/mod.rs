@@ -382,7 +382,7 @@ fn reports_of_int_become_paths_latencies_depths_and_events_by_the_table() {
     let path = wait_for(&store, &["path", FLOW_TEXT], |path| {
         path["latency_at_least"] == 500 * 3 + 24
     });
-    // Each node reports for itself: none knows how long the path is.
+    // Each node reports separately: none knows how long the path is.
     assert!(
         path["latency"].is_null() && path["whole"] == false,
         "{path}"

@@ -385,7 +385,7 @@ fn collectors_in_another_order_or_number_are_refused() {
     let asked = (1..=20).map(|host| {
         let key = format!("192.0.2.{host}");
         let said = |store| failed(&mut telemetry(&path(store), &["get", &key]));
-        let elsewhere = |store| said(store).contains("it is with collector");
+        let elsewhere = |store| said(store).contains("it is at collector");
         (elsewhere("first"), elsewhere("second"))
     });
     let asked: Vec<_> = asked.collect();

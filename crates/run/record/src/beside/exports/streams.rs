@@ -498,7 +498,7 @@ impl Streams {
                 ))),
                 Some(News::Over) => (self.tell)(&Notice::info(
                     "interfaces",
-                    format!("export to {to}: works again"),
+                    format!("export to {to}: sending works again"),
                 )),
             }
         }

@@ -89,7 +89,7 @@ impl StreamDir {
             let is_valid = (1..=NUMBER_MAX).contains(&stripe.number) && stripe.id().is_some();
             if !is_valid || !numbers.insert(stripe.number) {
                 let problem = format!(
-                    "stripe {} needs a number of its own from 1 to {NUMBER_MAX}, and an id in hexadecimal",
+                    "stripe {} needs its own number from 1 to {NUMBER_MAX}, and an id in hexadecimal",
                     stripe.path
                 );
                 return Err(damaged(problem));
@@ -223,7 +223,7 @@ impl StreamDir {
             // A crash may have come between its two files.
             if entries.any(|entry| entry.is_ok_and(|entry| entry.file_name() != PAGES)) {
                 return Err(refuse(
-                    "it is not empty: name a new directory, on a disk of its own",
+                    "it is not empty: name a new directory, on a separate disk",
                 ));
             }
         }

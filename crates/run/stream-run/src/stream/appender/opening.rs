@@ -242,8 +242,8 @@ impl StreamAppender {
 fn unknown_end(dir: &StreamDir, file: &StreamFile, gone: &str) -> StreamError {
     StreamError::Damaged {
         problem: format!(
-            "its state (bytes 4096 to 4367) is damaged, and its last pages may be on a stripe that is gone ({gone}): \
-             bring the stripe back, or take it out of {}",
+            "its state (bytes 4096 to 4367) is damaged, and its last pages may be on a stripe that \
+             is missing ({gone}): bring the stripe back, or remove it from {}",
             dir.disk.display(LIST)
         ),
         file: file.path.clone(),

@@ -101,7 +101,7 @@ pub enum CollectorError {
         reason: String,
     },
     /// Another translator is connected; it may end soon.
-    #[error("{peer}: is in use already: {}", Printable(.reason))]
+    #[error("{peer}: this collector is in use already: {}", Printable(.reason))]
     Busy {
         /// The collector.
         peer: String,
