@@ -49,7 +49,7 @@ impl fmt::Display for Unreadable {
         match self.is_damage() {
             true => write!(
                 f,
-                "{file}: damaged: {error}: restore the file, or read what is left of the log with `strata export`"
+                "{file}: damaged: {error}: restore the file, or read the rest of the log with `strata export`"
             ),
             false => write!(f, "{file}: {error}"),
         }

@@ -19,7 +19,7 @@ Record
   mode, detail, policy, rotate
                Change what a running recording keeps; start new files
 Read a log
-  info         Show what a log holds, what was lost, why packets were kept
+  info         Show a log's contents, its losses, and why packets were kept
   read, grep   Print packets as tcpdump does; search their payload
   top          Show the largest flows, hosts, ports, protocols, reasons
   export       Write packets as pcapng or pcap, or flow records

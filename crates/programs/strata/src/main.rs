@@ -72,7 +72,7 @@ enum Command {
     Collector(collector::Args),
     /// Serve a web page that shows running recordings and the contents of logs.
     Serve(Box<serve::Args>),
-    /// Show what a log contains, and what was lost.
+    /// Show the contents of a log, and its losses.
     Info(info::Args),
     /// Print the packets of a log, one per line.
     Read(read::Args),

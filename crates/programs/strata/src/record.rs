@@ -115,9 +115,9 @@ pub(crate) struct DataPathArgs {
     /// Limit the payload kept beyond headers, which goes to short flows and to the start of the
     /// others: a share of all payload, as in 10%; a rate by packet timestamps, as in 50MB/s,
     /// 20GB/day; or none, to keep everything that the mode keeps of each class. Payload kept by
-    /// policies, alerts and --first-bytes comes on top. Applies in modes that keep some classes in
-    /// more detail than others. By default the value in the configuration file, else 10% with the
-    /// built-in model and none with --model.
+    /// policies, alerts and --first-bytes is outside the budget. Applies in modes that keep some
+    /// classes in more detail than others. By default the value in the configuration file, else 10%
+    /// with the built-in model and none with --model.
     #[arg(long, value_name = "BUDGET", env = "STRATA_DETAIL", help_heading = CLASSIFICATION)]
     detail: Option<String>,
 

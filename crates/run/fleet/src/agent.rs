@@ -172,8 +172,8 @@ impl FileSource {
 }
 
 /// A directory of an agent that runs.
-const GONE: &str = "the agent's directory was removed: what it stores is lost, and when it starts again, it has to enrol \
-                    again, after `strata controller forget`";
+const GONE: &str = "the agent's directory was removed: data stored there is lost, and the agent \
+                    has to enrol again after a restart (`strata controller forget` permits this)";
 
 /// An agent at work.
 struct Agent {

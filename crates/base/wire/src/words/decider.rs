@@ -285,7 +285,7 @@ pub fn in_words(reason: &str) -> Option<String> {
         words
     };
     Some(match kind {
-        "policy" if rest == "default" => "no policy matches, so the default action".to_owned(),
+        "policy" if rest == "default" => "no policy matches, so the default action applies".to_owned(),
         "policy" => with("policy"),
         "alert" => with("an alert on the flow, signature"),
         "mode" => format!("mode {rest}, which keeps the same amount of every class"),
@@ -377,7 +377,7 @@ mod tests {
             ("policy:7:tcp", Some("policy 7 tcp")),
             (
                 "policy:default",
-                Some("no policy matches, so the default action"),
+                Some("no policy matches, so the default action applies"),
             ),
             (
                 "sampling:1/10-flows",

@@ -24,7 +24,7 @@ impl fmt::Display for Exclusivity {
         match self {
             Self::Taken => f.write_str("taken away from this host"),
             Self::Possible => {
-                f.write_str("possible, nothing else on this host uses it (--exclusive=auto)")
+                f.write_str("possible, since nothing else on this host uses it (--exclusive=auto)")
             }
             Self::No(why) => write!(f, "no: {why}"),
         }

@@ -11,9 +11,9 @@ const TOPICS: [(&str, &str); 5] = [
     (
         "filters",
         "\
-Filters are those of tcpdump (pcap-filter(7)), and mean the same: with -i, as with tcpdump -i on
-Linux, tcp also matches packets in one VLAN; of files and logs, tcp matches untagged packets only,
-and vlan and tcp tagged ones. Filters go after all options:
+Filters are written as for tcpdump (pcap-filter(7)), and mean the same: with -i, tcp also matches
+packets with one VLAN tag, as with tcpdump -i on Linux; in files and logs, tcp matches only untagged
+packets, and 'vlan and tcp' tagged ones. Filters go after all options:
 
   strata record -i eth0 -o log/ not port 22
   strata export log/ -w web.pcapng 'tcp port 80 or tcp port 443'
@@ -32,8 +32,8 @@ read, grep, top, export and ask also know named networks, where the names are gi
   tag dmz                              networks on lines such as '10.0.0.0/8 dmz' (--names FILE)
   country DE, src asn 64500            networks in a database such as GeoLite2 (--mmdb FILE)
 
-A filter of a log sees only what was kept: a test of payload matches no packet of which only
-headers were kept.
+A filter on a log sees only the bytes that were kept: a test of payload does not match packets of
+which only headers were kept.
 
 See also: strata help times; strata export --help.
 ",
@@ -41,8 +41,8 @@ See also: strata help times; strata export --help.
     (
         "granularities",
         "\
-A granularity is how much of a packet is kept. A model gives each packet a class, and the mode
-gives each class a granularity:
+A granularity is the amount of a packet that is kept. A model gives each packet a class, and the
+mode gives each class a granularity:
 
   full             every captured byte
   header           up to the end of the innermost transport header, options included
@@ -51,8 +51,8 @@ gives each class a granularity:
   header 1/10      sampled: one packet in ten
   header 1/10 flows   one flow in ten, whole
 
-Without a model of your own, a budget of detail decides which packets of any class get more than
-headers. With such a model, or with --detail none, the mode decides:
+Without your own model, a budget of detail decides which packets of any class get more than headers.
+With such a model, or with --detail none, the mode decides:
 
   mode          anomalous     benign         for
   default       full          header         normal use
@@ -80,8 +80,8 @@ of the others, regardless of the model. Headers are kept in any case.
   strata record -i eth0 -o log/ --detail 20GB/day
   strata detail 5% --why 'the disk is small'
 
-Without a model of your own (-m), the budget is 10%; with such a model, none.
-Payload that policies, alerts and --first-bytes keep comes on top.
+Without your own model (-m), the budget is 10%; with such a model, none. Payload that policies,
+alerts and --first-bytes keep is outside the budget.
 
 See also: strata help granularities; docs/detail.md.
 ",
@@ -99,8 +99,8 @@ Points in time, as in --from and --to (the end is not included):
 Lengths of time, as in --keep and --for: a whole number and s, m or min, h, d or w, as in 90s,
 10m, 12h, 30d, 8w.
 
-Sizes: digits, optionally with k, M, G, T (1000), Ki, Mi, Gi, Ti (1024), and B: 500G, 64MiB.
-As with tcpdump, -C takes a bare number as millions of bytes, and -B one as KiB.
+Sizes: digits, optionally with k, M, G, T (1000), Ki, Mi, Gi, Ti (1024), and B: 500G, 64MiB. As in
+tcpdump, a bare number means millions of bytes with -C, and KiB with -B.
 
   strata export log/ --from 13:05 --to 13:20 -w - | wireshark -k -i -
 

@@ -94,7 +94,7 @@ impl Fleet {
             ),
             (
                 "agent_problem",
-                "Whether the agent, or one of its destinations, has a problem; `strata controller agents` says which",
+                "Whether the agent, or one of its destinations, has a problem; `strata controller agents` shows it",
                 self.agents(|agent| {
                     let of_exports = agent.exports.iter().any(|to| !to.problem.is_empty());
                     Some(flag(!agent.problem.is_empty() || of_exports))

@@ -42,7 +42,7 @@ impl Uptime {
         let (begin_ms, end_ms) = around(first_ns, last_ns);
         if end_ms > TIME_MAX_MS {
             return Err(unfit(
-                "a flow ended after 2106: NetFlow 9 has no such times; IPFIX has",
+                "a flow ended after 2106, which NetFlow 9 cannot express: send IPFIX",
             ));
         }
         let spare_ms = end_ms
@@ -50,8 +50,8 @@ impl Uptime {
             .and_then(|lasted_ms| UPTIME_MAX_MS.checked_sub(lasted_ms));
         let Some(spare_ms) = spare_ms else {
             return Err(unfit(
-                "a flow lasted longer than 49.7 days, which NetFlow 9 cannot say: give a shorter --active-timeout, or \
-                 send IPFIX",
+                "a flow lasted longer than 49.7 days, which NetFlow 9 cannot express: give a \
+                 shorter --active-timeout, or send IPFIX",
             ));
         };
         Ok(Self {

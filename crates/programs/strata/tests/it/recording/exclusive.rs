@@ -114,7 +114,7 @@ fn an_unused_interface_is_taken_and_shared_once_it_was_replaced() {
     };
     let dir = tempfile::tempdir().unwrap();
     let listed = run(&namespace, &["interfaces", FAR]);
-    let possible = "exclusive capture: possible, nothing else on this host uses it";
+    let possible = "exclusive capture: possible, since nothing else on this host uses it";
     assert!(listed.contains(possible), "{listed}");
     let auto = ["--exclusive=auto", "udp port 4000"];
     let recording = Recording::start(&namespace, dir.path(), &auto);
@@ -228,7 +228,7 @@ fn the_status_recommends_what_is_possible() {
         received(status).is_some()
     });
     assert_eq!(interface(&status, "capture"), "AF_PACKET");
-    let possible = "possible, nothing else on this host uses it (--exclusive=auto)";
+    let possible = "possible, since nothing else on this host uses it (--exclusive=auto)";
     assert_eq!(interface(&status, "exclusive"), possible);
     let socket = dir.path().join("control");
     let page = run(
