@@ -437,9 +437,8 @@ impl Collector {
         };
         if self.fading.is_some() && plan.generations().is_some() {
             return Err(RoleError::Refused(
-                "in a store with generations, each generation has its own counters, which cannot \
-                 be reset or halved: start `strata telemetry collect` without --reset-counters and \
-                 --halve-counters"
+                "in a store with generations, each generation has its own counters, which cannot be reset or halved: \
+                 start `strata telemetry collect` without --reset-counters and --halve-counters"
                     .to_owned(),
             ));
         }
