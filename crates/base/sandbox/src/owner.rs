@@ -52,8 +52,8 @@ pub enum OwnerError {
     },
     /// The existing directory was made by somebody else.
     #[error(
-        "{}: Strata did not make this directory, so its group stays: `chgrp GROUP` and `chmod \
-         g+s` it first, or name a directory that does not exist yet", .0.display()
+        "{}: Strata did not make this directory, so its group stays: run `chgrp GROUP` and `chmod \
+         g+s` on it first, or name a directory that does not exist yet", .0.display()
     )]
     NotOurs(PathBuf),
     /// The last part of the path is a link.
@@ -64,8 +64,8 @@ pub enum OwnerError {
     Link(PathBuf),
     /// Others can write to a directory of secrets.
     #[error(
-        "{}: others can write to this directory (mode {mode:04o}), and so replace the keys in it: `chmod \
-         go-w {}`, and replace the keys if somebody may have done so", path.display(), path.display()
+        "{}: others can write to this directory (mode {mode:04o}), and so replace the keys in it: \
+         run `chmod go-w {}`, and replace the keys if somebody may have done so", path.display(), path.display()
     )]
     Open {
         /// The directory.
@@ -88,7 +88,7 @@ pub enum OwnerError {
     },
     /// The kernel does not let new files inherit the directory's group.
     #[error(
-        "{}: cannot have new files inherit the group ({source}): in a systemd unit, use Group= \
+        "{}: cannot make new files inherit the group ({source}): in a systemd unit, use Group= \
          instead, or RestrictSUIDSGID=no", path.display()
     )]
     Inherit {

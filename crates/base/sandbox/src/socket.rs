@@ -51,7 +51,7 @@ pub fn runtime_dir() -> PathBuf {
 pub enum SocketError {
     /// Something else has that name.
     #[error(
-        "{}: exists and is not a socket, so it is left alone: name another path for the socket", .0.display()
+        "{}: this file exists and is not a socket, so it is left unchanged: name another path for the socket", .0.display()
     )]
     NotASocket(PathBuf),
     /// The socket is in use.

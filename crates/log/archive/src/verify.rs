@@ -114,7 +114,7 @@ impl Verified {
             self.damage.push(Damage {
                 file: named,
                 offset: 0,
-                problem: String::from("the file is missing: the recording's model"),
+                problem: String::from("the file with the recording's model is missing"),
                 missing: Some(MissingFile {
                     part: None,
                     packets: 0,

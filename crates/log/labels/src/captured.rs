@@ -25,7 +25,7 @@ use crate::labels::Labels;
 #[non_exhaustive]
 pub enum ReadError {
     /// There is no pipe, or no thread that exports a log into it.
-    #[error("cannot read a log beside other packets: {0}")]
+    #[error("cannot read a log together with other packets: {0}")]
     Pipe(#[source] io::Error),
     /// A log cannot be read.
     #[error("{log}: {source}")]

@@ -100,7 +100,7 @@ pub enum LineError {
         before: Label,
     },
     /// A line of Zeek's with another number of fields than its head names.
-    #[error("{found} fields, but #fields names {named}")]
+    #[error("the line has {found} fields, but #fields names {named}")]
     Fields {
         /// How many the line has.
         found: usize,
@@ -114,19 +114,19 @@ pub enum LineError {
     #[error("no '{0}'")]
     Missing(&'static str),
     /// An object of JSON that has no type of event.
-    #[error("no event_type: not an event of Suricata")]
+    #[error("the line has no event_type, so it is not an event of Suricata")]
     NoEvent,
     /// An alert without a time, or with one that cannot be read.
-    #[error("an alert without a valid timestamp")]
+    #[error("the alert has no valid timestamp")]
     NoTimestamp,
     /// An alert that does not say of what.
-    #[error("an alert event without its 'alert' object")]
+    #[error("the alert event has no 'alert' object")]
     NoAlert,
     /// A Community ID of another form.
     #[error("'{0}' in 'community_id' is not a Community ID of version 1")]
     CommunityId(String),
     /// More different labels than a model tells apart.
-    #[error("more than {0} different categories")]
+    #[error("there are more than {0} different categories")]
     Categories(usize),
     /// A connection without a label, where each needs one.
     #[error("no member 'label'")]

@@ -141,7 +141,7 @@ impl DiskLayer for ObjectDisk {
             Err(error) => error.to_string(),
         };
         let problem = format!(
-            "{}: {why}; mount the disk, or if the files were deleted by hand, make this directory",
+            "{}: {why}; mount the disk, or if the files were deleted by hand, create this directory",
             packets.display()
         );
         Err(io::Error::new(io::ErrorKind::NotFound, problem))

@@ -357,7 +357,10 @@ impl Model {
             ));
         }
         if self.version != 1 {
-            let problem = format!("{} is not supported, this Strata reads 1", self.version);
+            let problem = format!(
+                "{} is not supported: this Strata reads version 1",
+                self.version
+            );
             return Err(field("version", problem));
         }
         // A window of 10 days is longer than any use; the bound keeps ticks sane.
@@ -536,7 +539,7 @@ impl Model {
         if !(1..=NODES_MAX).contains(&count) {
             return Err((
                 0,
-                format!("a tree has 1 to {NODES_MAX} nodes, this one {count}"),
+                format!("a tree must have 1 to {NODES_MAX} nodes, but this one has {count}"),
             ));
         }
         let mut depth = vec![None; count];
@@ -560,7 +563,9 @@ impl Model {
                 (Some(feature), Some(at_most), Some(left), Some(right), None) => {
                     let Some(used) = self.features.get(feature) else {
                         let known = self.features.len();
-                        return fail(format!("feature {feature}, but there are {known}"));
+                        return fail(format!(
+                            "there is no feature {feature}: the model has {known}"
+                        ));
                     };
                     if level == Level::Packet
                         && Feature::by_name(&used.name).map(Feature::level) == Some(Level::Flow)

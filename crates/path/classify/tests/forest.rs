@@ -317,7 +317,7 @@ fn every_fault_is_refused_and_named() {
     let good: Value = serde_json::from_str(&small().to_json()).unwrap();
     let faults: &[(&str, Value, &str)] = &[
         ("/format", json!("other"), "strata-model"),
-        ("/version", json!(2), "this Strata reads 1"),
+        ("/version", json!(2), "this Strata reads version 1"),
         ("/window_ns", json!(0), "`window_ns`"),
         ("/arithmetic", json!({"switch": {"delta": 0.0}}), "delta"),
         ("/classes", json!([]), "`classes`"),
@@ -351,7 +351,7 @@ fn every_fault_is_refused_and_named() {
         (
             "/known",
             json!({"flow_trees": ["0"], "packet_trees": []}),
-            "known.flow_trees[0]`: 1 texts, but 0 pairs",
+            "known.flow_trees[0]`: there are 1 texts, but 0 pairs",
         ),
         (
             "/known",
@@ -561,7 +561,7 @@ fn doubt_decides_where_the_model_says_so() {
 #[test]
 fn a_text_of_another_forest_is_refused() {
     for (text, expected) in [
-        ("3", "1 digits, but 2 leaves by 3 are 2"),
+        ("3", "the text has 1 digits, but 2 leaves by 3 take 2"),
         ("3g", "'g' at 1 is not a hexadecimal digit"),
         ("38", "digit 1 names leaf 3 of 3"),
     ] {

@@ -92,7 +92,7 @@ fn of_recording(args: &Args) -> Result<()> {
     let status = args.recording.client()?.status()?;
     let Some(shadow) = &status.shadow else {
         return Err(refuse(
-            "the recording has no shadow model (strata record --shadow FILE); or name two models and -r FILE",
+            "the recording has no shadow model: start it with --shadow FILE, or name two models and -r FILE",
         ));
     };
     let page = match args.json {

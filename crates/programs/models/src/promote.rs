@@ -152,7 +152,7 @@ fn replace(new: &Path, file: &Path, force: bool) -> Result<()> {
         && earlier != classes
     {
         let (classes, earlier) = (classes.join(", "), earlier.join(", "));
-        let text = format!("its classes are {classes}, previously {earlier}");
+        let text = format!("its classes are {classes}; previously they were {earlier}");
         writeln!(
             out,
             "{}: modes that name classes may not fit",

@@ -294,7 +294,7 @@ fn tokens(file: &Path) -> Result<Vec<(Role, String)>> {
     let about = std::fs::metadata(file).with_context(|| format!("{named}: cannot read"))?;
     if about.mode() & 0o077 != 0 {
         return Err(refuse(format!(
-            "{named}: others can read it: chmod 600 {named}"
+            "{named}: others can read this file: run `chmod 600 {named}`"
         )));
     }
     if about.len() > TOKENS_BYTES_MAX {

@@ -338,7 +338,7 @@ fn print(closed: &Closed) -> Result<()> {
     let bytes = bytes.map(|bytes| format!(", {bytes}"));
     let end = closed
         .end
-        .map(|end| format!("; the next one's cursor is {end}"));
+        .map(|end| format!("; the cursor of the next record is {end}"));
     writeln!(
         standard(),
         "{}{} appended{}{}",

@@ -435,7 +435,7 @@ fn enrol_token(state: &Path, authority: &Authority) -> Result<String> {
     let token = text.lines().next().unwrap_or("").to_owned();
     match token.len() < TOKEN_BYTES || !text.contains("BEGIN CERTIFICATE") {
         true => Err(RoleError::Refused(format!(
-            "{}: not a token that a controller has written: remove it, and a new one is made",
+            "{}: this is not a token that a controller has written: remove the file, and the controller creates a new one",
             path.display()
         ))),
         false => Ok(token),
@@ -552,7 +552,7 @@ pub fn run_controller(
     let metrics = metrics.transpose()?;
     let token = spec.state.join(ENROL_TOKEN);
     let what = format!(
-        "agents on TCP {}; hosts become agents with {}",
+        "listening for agents on TCP {}; hosts enrol with {}",
         spec.listen,
         token.display()
     );

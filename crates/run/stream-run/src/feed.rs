@@ -393,7 +393,7 @@ impl Writer {
         let is_final = self.when_full == WhenFull::Wait;
         if !is_final {
             (self.warn)(&format!(
-                "{error}; records are lost until it can be written"
+                "{error}; records are lost until the stream can be written"
             ));
         }
         self.shared.queue().failure = is_final.then_some(error);

@@ -39,13 +39,11 @@ impl NetnsArgs {
             return Ok(());
         };
         enter_namespace(which)
-            .map_err(|(path, error)| {
-                anyhow::Error::new(error).context(path.display().to_string())
-            })
+            .map_err(|(path, error)| anyhow::Error::new(error).context(path.display().to_string()))
             .with_context(|| {
                 format!(
-                    "--netns {which}: cannot be entered: `ip netns list` shows names; entering needs \
-                     CAP_SYS_ADMIN, as root has it"
+                    "--netns {which}: cannot enter this namespace: `ip netns list` shows names; \
+                     entering needs CAP_SYS_ADMIN, which root has"
                 )
             })
     }

@@ -221,7 +221,7 @@ impl<'a> FlowState<'a> {
         let address = match (first, second) {
             (true, _) => self.addresses[0],
             (_, true) => self.addresses[1],
-            _ => return Err("a row with other addresses than its flow".into()),
+            _ => return Err("a row has addresses that are not those of its flow".into()),
         };
         Ok(address.ok_or("a row without addresses")?)
     }

@@ -164,7 +164,7 @@ fn invalid_lines_are_named_and_counted_and_do_not_fill_the_memory() {
     let ids = read(&[(&text, Format::Eve)], Options::default()).unwrap();
     let problems: Vec<String> = ids.problems().iter().map(ToString::to_string).collect();
     assert_eq!(problems.len(), 4, "{problems:?}");
-    assert!(problems[0].starts_with("x.log: line 3: an alert without a valid timestamp"));
+    assert!(problems[0].starts_with("x.log: line 3: the alert has no valid timestamp"));
     assert!(
         problems[1].starts_with("x.log: line 4: EOF while parsing"),
         "{problems:?}"

@@ -501,7 +501,7 @@ fn section_len(bytes: &[u8]) -> Result<(Order, usize), String> {
     let order = [Order::Little, Order::Big]
         .into_iter()
         .find(|order| order.u32(bytes, 8) == BYTE_ORDER_MAGIC)
-        .ok_or("a section header without the byte-order magic")?;
+        .ok_or("a section header lacks the byte-order magic")?;
     let total = order.u32(bytes, 4);
     let len = total as usize;
     if len < SECTION_BYTES_MIN || total > BLOCK_BYTES_MAX {

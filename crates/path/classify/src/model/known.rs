@@ -64,7 +64,10 @@ impl LeafPairs {
         }
         let pairs_due = trees.len() * trees.len().saturating_sub(1) / 2;
         if texts.len() != pairs_due {
-            let problem = format!("{} texts, but {pairs_due} pairs of trees", texts.len());
+            let problem = format!(
+                "there are {} texts, but {pairs_due} pairs of trees",
+                texts.len()
+            );
             return Err((0, problem));
         }
         let numbers: Vec<Vec<u16>> = trees.iter().map(numbers_of).collect();
@@ -75,7 +78,10 @@ impl LeafPairs {
         for (index, (text, of)) in texts.iter().zip(firsts).enumerate() {
             let (rows, row_bits) = (counts[of.0], counts[of.1]);
             let Some(left) = bits_left.checked_sub(rows * row_bits) else {
-                return Err((index, format!("more than {BITS_MAX} pairs of leaves")));
+                return Err((
+                    index,
+                    format!("there are more than {BITS_MAX} pairs of leaves"),
+                ));
             };
             bits_left = left;
             let words = decoded(text, rows, row_bits).map_err(|problem| (index, problem))?;
@@ -148,7 +154,7 @@ fn decoded(text: &str, rows: usize, row_bits: usize) -> Result<Vec<u64>, String>
     if text.len() != rows * row_digits {
         let due = rows * row_digits;
         return Err(format!(
-            "{} digits, but {rows} leaves by {row_bits} are {due}",
+            "the text has {} digits, but {rows} leaves by {row_bits} take {due}",
             text.len()
         ));
     }

@@ -102,7 +102,7 @@ impl fmt::Display for Misfit {
                 "packet tree {tree} has more leaves than the {LEAVES} entries of its table: train shallower trees"
             ),
             Self::Rules(entries) => {
-                write!(f, "its decision takes {entries} entries, and the table has {RULES}")
+                write!(f, "its decision takes {entries} entries, but the table has only {RULES}")
             }
             Self::Doubt => f.write_str(
                 "its doubt decides (trained with --conservative), which needs all pairs of leaves; the program adds \

@@ -41,7 +41,7 @@ pub(crate) fn print(out: &mut impl Write, report: &DriftReport) -> Result<()> {
             )?;
             return Ok(());
         }
-        Some(false) => "the traffic scores as in training",
+        Some(false) => "the model fits this traffic",
         Some(true) => "the model NO LONGER FITS this traffic: train it again on captures of it",
     };
     writeln!(

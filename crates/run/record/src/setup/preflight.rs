@@ -182,7 +182,8 @@ fn may_write(dir: &Path) -> io::Result<()> {
     Ok(access(dir, Access::WRITE_OK | Access::EXEC_OK)?)
 }
 
-const NO_SOCKET: &str = "exists and is not a socket, so it is left alone: name another path";
+const NO_SOCKET: &str =
+    "this file exists and is not a socket, so it is left unchanged: name another path";
 
 fn refuse(problem: &str) -> strata_role::Result<()> {
     Err(RoleError::Refused(problem.to_owned()))

@@ -167,7 +167,7 @@ fn stripe_on(raw: &Raw) -> Result<(u64, Layout)> {
         label.ok_or_else(|| refuse("not a stripe: its first block has no label of Strata"))?;
     let layout = read_layout(file.as_ref()).in_file(named)?;
     if file.size().in_file(named)? < layout.pages_at + layout.room() {
-        return Err(refuse("smaller than when it became a stripe"));
+        return Err(refuse("it is smaller than when it became a stripe"));
     }
     Ok((label.id, layout))
 }

@@ -150,7 +150,7 @@ pub enum PageHeaderError {
     #[error("the page belongs to another stream")]
     Stream,
     /// Damaged, or written without the stream's key.
-    #[error("the page's header is damaged, or not of this stream's writer")]
+    #[error("the page's header is damaged, or was not written by this stream's writer")]
     Tag,
     /// A later version, or damaged before it was tagged.
     #[error("the page has records of an unknown form")]

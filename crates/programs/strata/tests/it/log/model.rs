@@ -88,7 +88,7 @@ fn a_model_is_trained_judged_and_records() {
     succeeds(&["record", "-m", &model, "-r", &trace, "-o", &log]);
     let info = succeeds(&["info", &log]);
     assert!(
-        info.contains("fit of the model: the traffic scores as in training"),
+        info.contains("fit of the model: the model fits this traffic"),
         "{info}"
     );
     // The built-in model in its shadow: the log is the same, and the summary says what differs.

@@ -126,7 +126,7 @@ fn what_is_no_namespace_is_refused_before_anything_is_made() {
         let output = command.arg(&log).output().unwrap();
         let said = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(1), "{said}");
-        let named = format!("--netns {which}: cannot be entered");
+        let named = format!("--netns {which}: cannot enter this namespace");
         assert!(said.contains(&named) && said.contains(why), "{said}");
         assert!(!log.exists());
     }

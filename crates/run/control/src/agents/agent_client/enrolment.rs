@@ -100,7 +100,7 @@ impl Enrolment {
         let is_other = identity.is_collector != self.is_collector;
         if is_other || (self.is_collector && identity.name != self.name) {
             return Err(RoleError::Refused(format!(
-                "{}: enrolled as {}, {}: name another directory (--state) for {}, {}",
+                "{}: this directory belongs to {}, which is enrolled as {}: name another one (--state) for {}, {}",
                 self.dir.display(),
                 identity.name,
                 kind(identity.is_collector),
