@@ -357,10 +357,7 @@ impl Model {
             ));
         }
         if self.version != 1 {
-            let problem = format!(
-                "{} is not supported: this Strata reads version 1",
-                self.version
-            );
+            let problem = format!("{} is not supported: this Strata reads 1", self.version);
             return Err(field("version", problem));
         }
         // A window of 10 days is longer than any use; the bound keeps ticks sane.
@@ -563,9 +560,7 @@ impl Model {
                 (Some(feature), Some(at_most), Some(left), Some(right), None) => {
                     let Some(used) = self.features.get(feature) else {
                         let known = self.features.len();
-                        return fail(format!(
-                            "there is no feature {feature}: the model has {known}"
-                        ));
+                        return fail(format!("there is no feature {feature}, only {known}"));
                     };
                     if level == Level::Packet
                         && Feature::by_name(&used.name).map(Feature::level) == Some(Level::Flow)

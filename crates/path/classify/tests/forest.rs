@@ -317,7 +317,7 @@ fn every_fault_is_refused_and_named() {
     let good: Value = serde_json::from_str(&small().to_json()).unwrap();
     let faults: &[(&str, Value, &str)] = &[
         ("/format", json!("other"), "strata-model"),
-        ("/version", json!(2), "this Strata reads version 1"),
+        ("/version", json!(2), "this Strata reads 1"),
         ("/window_ns", json!(0), "`window_ns`"),
         ("/arithmetic", json!({"switch": {"delta": 0.0}}), "delta"),
         ("/classes", json!([]), "`classes`"),
