@@ -12,7 +12,7 @@ const COLUMNS: usize = 98;
 const HEAD: &str = "\
 # Configuration of Strata (TOML). Everything here is a comment, and so as if the file were empty: remove the # before
 # a key to set it, and the one before the heading above it. Keys without a default show the type of their value.
-# `strata record --check --config FILE ...` checks the file. During a live capture, SIGHUP reloads it.
+# `strata record --check --config FILE ...` checks the file. A live capture reloads it on SIGHUP.
 ";
 
 /// The file, in TOML: with all of it commented out, so that it changes nothing.
