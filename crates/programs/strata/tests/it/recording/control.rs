@@ -586,7 +586,10 @@ fn a_file_is_not_replaced_by_a_socket() {
     command.arg("--socket").arg(&precious).stdin(Stdio::null());
     let output = command.output().unwrap();
     assert!(!output.status.success());
-    let wanted = format!("{}: this file exists and is not a socket", precious.display());
+    let wanted = format!(
+        "{}: this file exists and is not a socket",
+        precious.display()
+    );
     assert!(text(&output).contains(&wanted), "{}", text(&output));
     assert_eq!(fs::read(&precious).unwrap(), b"precious");
 }
