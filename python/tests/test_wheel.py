@@ -35,10 +35,11 @@ def said(*command, **options):
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory):
-    """A folder with links to the programs that a wheel needs, as they were built."""
+    """A folder with links to the programs that a wheel needs, as `make test` builds them, or as
+    they were built before."""
     names = hatch_build().PROGRAMS
     named = os.environ.get("BUILT")
-    places = [ROOT / named] if named else [ROOT / "target/release", ROOT / "target/debug"]
+    places = [ROOT / named] if named else [ROOT / "target/debug", ROOT / "target/release"]
     for place in places:
         if all((place / name).exists() for name in names):
             folder = tmp_path_factory.mktemp("built")
