@@ -153,5 +153,12 @@ def test_a_wheel_gives_the_programs_and_the_package(built, wheel, tmp_path):
     package, found, packets = said(python, "-c", script, **options).splitlines()
     assert Path(package).is_relative_to(environment)
     assert Path(found) == program
+    # The programs find the package of their environment, also if that is not on the path.
+    path["PATH"] = "/usr/bin:/bin"
+    path.pop("STRATA_PYTHON", None)
+    words = [program, "publish", "log", "--catalog", "none://x", "--namespace", "site"]
+    refused = subprocess.run(words, capture_output=True, text=True, check=False, **options)
+    assert refused.returncode != 0
+    assert "cannot import the package" not in refused.stderr, refused.stderr
     told = said("capinfos", "-c", "-M", "-T", "-r", CAPTURE)
     assert packets == told.split()[-1]
