@@ -16,7 +16,7 @@ CHROMIUM = $(shell for one in $(STRATA_CHROMIUM) chromium chromium-browser; do c
 PAGE_PEERS = $(strip $(if $(shell command -v npm),,nodejs npm) $(if $(CHROMIUM),,chromium))
 LINTS := -D warnings
 
-.PHONY: help build install uninstall deb recorder page sql demo test tests test-program test-rest rest checks others test-page test-p4 arch messages test-python verbs neon fmt lint check-docs site tools attack soak nvme fabric forged fuzz bench python lock model compare ablation unseen kept sets frontier links clean
+.PHONY: help build install uninstall deb wheel recorder page sql demo test tests test-program test-rest rest checks others test-page test-p4 arch messages test-python verbs neon fmt lint check-docs site tools attack soak nvme fabric forged fuzz bench python lock model compare ablation unseen kept sets frontier links clean
 
 help:
 	@echo "make demo    build, record a real capture, show the result"
@@ -29,6 +29,7 @@ help:
 	@echo "make build   all programs: $(STRATA), and strata-telemetry, -stream, -vectors, -fleet, -models beside it"
 	@echo "make install  programs, units, man pages, completions, as root: PREFIX=/usr/local, DESTDIR; make uninstall removes them"
 	@echo "make deb     a Debian package of the same: target/deb"
+	@echo "make wheel   a wheel of the same and of the Python package: target/wheel"
 	@echo "make recorder  only $(STRATA), which records and reads logs"
 	@echo "make page    the operator's page, which strata serve contains: page/dist"
 	@echo "make sql     the program of strata query: target/release/strata-sql (long to build)"
@@ -66,7 +67,7 @@ recorder: page
 PREFIX ?= /usr/local
 BUILT ?= target/release
 install: export BUILT := $(abspath $(BUILT))
-deb: export BUILT := $(abspath $(BUILT))
+deb wheel: export BUILT := $(abspath $(BUILT))
 install uninstall: export PREFIX := $(PREFIX)
 install uninstall: export DESTDIR := $(DESTDIR)
 install uninstall:
@@ -74,6 +75,9 @@ install uninstall:
 
 deb:
 	@sh deploy/deb.sh $(or $(DEB),target/deb)
+
+wheel: python
+	@PYTHON=$(abspath $(VENV))/bin/python sh deploy/wheel.sh $(or $(WHEEL),target/wheel)
 
 # The operator's page, built before the program that contains it; the program works without.
 PAGE := page/dist/index.html

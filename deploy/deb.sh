@@ -38,12 +38,16 @@ BUILT=$BUILT DESTDIR=$tree PREFIX=/usr SYSCONFDIR=/etc UNITDIR=/lib/systemd/syst
 gzip -9 -n "$tree"/usr/share/man/man1/*.1
 {
     echo "Strata is licensed under either of these, at your option."
+    echo "LICENSE-THIRD-PARTY.gz has those of the packages that it contains."
     for licence in MIT APACHE; do
         printf '\n%s\n\n' "--- LICENSE-$licence ---"
         cat "$tree/usr/share/doc/strata/LICENSE-$licence"
     done
 } >"$tree/usr/share/doc/strata/copyright"
 rm "$tree"/usr/share/doc/strata/LICENSE-*
+# The packages that the programs contain, with their licences.
+"${PYTHON:-python3}" "$here/third_party.py" "$tree/usr/share/doc/strata" $(cd "$tree/usr/bin" && ls strata*)
+gzip -9 -n "$tree/usr/share/doc/strata/LICENSE-THIRD-PARTY"
 gzip -9 -n -c "$here/../CHANGELOG.md" >"$tree/usr/share/doc/strata/changelog.gz"
 
 # The C library is the only one that programs load; its version is the newest that they name.

@@ -78,7 +78,16 @@ function poisoned(value, key = "") {
   return value;
 }
 
+/** As an answer of a server that has names of networks. */
+function withOwners(owner) {
+  const flow = { ...ofSchema("Flow"), src_owner: null, dst_owner: owner };
+  const result = ofSchema("SearchResult");
+  result.top.addresses = result.top.addresses.map((one) => ({ ...one, owner }));
+  return { flow, result };
+}
+
 test("nothing that came from packets, policies or recorders is taken for HTML", async () => {
+  const { flow, result } = withOwners(ofSchema("Owner"));
   const over = {
     session: { ...poisoned(ofSchema("Session")), version: "1" },
     events: [poisoned(ofSchema("Tick").recorders[0].events[0])],
@@ -87,10 +96,10 @@ test("nothing that came from packets, policies or recorders is taken for HTML", 
     logs: [poisoned(ofSchema("Log"))],
     search: [
       { event: "begin", search: "1" },
-      { event: "progress", share: 0.5, flows: 1, rows: [poisoned(ofSchema("Flow"))] },
-      { event: "done", search: "1", result: poisoned(ofSchema("SearchResult")) },
+      { event: "progress", share: 0.5, flows: 1, rows: [poisoned(flow)] },
+      { event: "done", search: "1", result: poisoned(result) },
     ],
-    flows: { total: 1, offset: 0, rows: [poisoned(ofSchema("Flow"))] },
+    flows: { total: 1, offset: 0, rows: [poisoned(flow)] },
     packet: {
       packet: poisoned(ofSchema("Packet")),
       flow: "x",
@@ -157,6 +166,25 @@ test("an error in a filter stands at its place, and words are offered", async ()
     await input.press("Enter");
     assert.equal(await input.inputValue(), "host ");
   });
+});
+
+test("whose an address is stands next to it, in the direction of its own text", async () => {
+  const { flow, result } = withOwners({ name: "\u202ebew", country: "DE", as: "AS64500 Example", problem: null });
+  const search = [
+    { event: "begin", search: "1" },
+    { event: "done", search: "1", result },
+  ];
+  const over = { search, flows: { total: 1, offset: 0, rows: [flow] } };
+  for (const at of ["/search", "/now", VIEWS.flow]) {
+    await served({ at, over }, async (page) => {
+      const owner = page.locator("main bdi").first();
+      await owner.waitFor();
+      assert.equal(await owner.textContent(), "\u202ebew · DE · AS64500 Example");
+      assert.equal(await owner.evaluate((one) => getComputedStyle(one).unicodeBidi), "isolate");
+      await accessible(page);
+      await fits(page);
+    });
+  }
 });
 
 test("a search is a URL, and the way back leads to it", async () => {

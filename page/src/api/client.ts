@@ -11,6 +11,7 @@ export type Series = Schemas["Series"];
 export type Covered = Schemas["Covered"];
 export type Log = Schemas["Log"];
 export type Flow = Schemas["Flow"];
+export type Owner = Schemas["Owner"];
 export type Packet = Schemas["Packet"];
 export type PacketDetail = Schemas["PacketDetail"];
 export type Why = Schemas["Why"];

@@ -144,7 +144,17 @@ const LOOKED_THROUGH_MOST = 20_000;
 /** What a flow is: the same however many of its packets were read. */
 export type Identity = Pick<
   Flow,
-  "id" | "src" | "dst" | "src_port" | "dst_port" | "protocol" | "name" | "community_id" | "filter"
+  | "id"
+  | "src"
+  | "dst"
+  | "src_owner"
+  | "dst_owner"
+  | "src_port"
+  | "dst_port"
+  | "protocol"
+  | "name"
+  | "community_id"
+  | "filter"
 >;
 
 /** A flow that was counted. */

@@ -1,7 +1,7 @@
 // The small parts that all views are made of.
 import type { ComponentChildren } from "preact";
 import { useEffect, useId, useRef, useState } from "preact/hooks";
-import { type Changed, type Covered, send } from "../api/client";
+import { type Changed, type Covered, type Owner, send } from "../api/client";
 import { duration, plural } from "../format";
 import { asRefused } from "../hooks";
 
@@ -47,6 +47,26 @@ export function Problem(props: { of: Error | null; again?: () => void }) {
         </>
       )}
     </Notice>
+  );
+}
+
+/** Whose an address is, where the server has names, countries or autonomous systems. */
+export function owned(owner: Owner | null): string {
+  if (!owner) return "";
+  return [owner.name, owner.country, owner.as, owner.problem].filter((text) => text !== null).join(" · ");
+}
+
+/** An address, and whose it is. A name is a stranger's text: it does not change the direction of what is around it. */
+export function Address(props: { of: string; owner: Owner | null }) {
+  const text = owned(props.owner);
+  if (text === "") return <>{props.of}</>;
+  return (
+    <span title={`${props.of} ${text}`}>
+      {props.of}{" "}
+      <small class="quiet">
+        <bdi>{text}</bdi>
+      </small>
+    </span>
   );
 }
 

@@ -3,6 +3,7 @@ import type { SearchResult } from "../api/client";
 import { bytes, count, plural } from "../format";
 import { changed, link, type Place } from "../router";
 import { useDark } from "../theme";
+import { Address } from "../ui/bits";
 import { Swatch } from "../ui/chart";
 import { colour, compare, kept } from "../ui/colour";
 import type { Asked } from "./search";
@@ -45,7 +46,7 @@ export function Facets(props: { place: Place; what: Asked; result: Told }) {
       <Facet name="Address" amount="bytes">
         {result.top.addresses.slice(0, 10).map((one) => (
           <Item key={one.what} to={narrowTo(`host ${one.what}`)} packets={one.packets} bytes={one.wire_bytes}>
-            {one.what}
+            <Address of={one.what} owner={one.owner} />
           </Item>
         ))}
       </Facet>

@@ -1,6 +1,7 @@
 // What can be shown of a flow.
 import { type Flow, nanoseconds } from "../api/client";
 import { bytes, count, duration, percent, plural, time } from "../format";
+import { Address } from "../ui/bits";
 import type { Column } from "../ui/table";
 
 export function end(address: string, port: number | null | undefined): string {
@@ -24,8 +25,8 @@ export const columns: Column<Flow>[] = [
     cell: (flow) => duration(seconds(flow)),
   },
   { key: "protocol", name: "Proto", width: 3.2, sorts: true, cell: (flow) => flow.protocol },
-  { key: "src", name: "From", width: 8, grow: 2, sorts: true, cell: (flow) => end(flow.src, flow.src_port) },
-  { key: "dst", name: "To", width: 8, grow: 2, sorts: true, cell: (flow) => end(flow.dst, flow.dst_port) },
+  { key: "src", name: "From", width: 8, grow: 2, sorts: true, cell: (flow) => <Address of={end(flow.src, flow.src_port)} owner={flow.src_owner} /> },
+  { key: "dst", name: "To", width: 8, grow: 2, sorts: true, cell: (flow) => <Address of={end(flow.dst, flow.dst_port)} owner={flow.dst_owner} /> },
   { key: "name", name: "Name", width: 4.5, grow: 2, sorts: true, cell: (flow) => flow.name ?? "" },
   {
     key: "packets",

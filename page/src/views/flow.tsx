@@ -7,7 +7,7 @@ import { bytes, count, dayTime, duration, percent, plural, time, toLocal, zone }
 import { asRefused, useLoad, useMedia } from "../hooks";
 import type { View } from "../main";
 import { changed, go, link } from "../router";
-import { Big, Command, CoveredNote, Done, Labelled, Loading, Problem } from "../ui/bits";
+import { Address, Big, Command, CoveredNote, Done, Labelled, Loading, Problem } from "../ui/bits";
 import { kept } from "../ui/colour";
 import { Downloads } from "../ui/downloads";
 import { type Column, VirtualTable } from "../ui/table";
@@ -160,6 +160,11 @@ function Facts(props: FactsProps) {
       {shown(props.sums, (sums) => (
         <Sums of={sums} />
       ))}
+      {(flow.src_owner || flow.dst_owner) && (
+        <p>
+          <Address of={flow.src} owner={flow.src_owner} /> → <Address of={flow.dst} owner={flow.dst_owner} />
+        </p>
+      )}
       {(flow.name || flow.community_id) && (
         <p>
           {flow.name && <b>{flow.name}</b>}

@@ -5,7 +5,7 @@ import { search, shown } from "../api/stream";
 import { bytes, plural } from "../format";
 import { asRefused, useLoad } from "../hooks";
 import { link } from "../router";
-import { Card, Choice, CoveredNote, Loading, Meter, Problem } from "../ui/bits";
+import { Address, Card, Choice, CoveredNote, Loading, Meter, Problem } from "../ui/bits";
 
 const MINUTES = 5;
 /** How often it is looked up; more often while there is nothing. */
@@ -68,7 +68,9 @@ function Top(props: { of: SearchResult["top"]["addresses"]; to: (name: string) =
     <ul class="top-list">
       {props.of.map((one) => (
         <li key={one.what}>
-          <a href={props.to(one.what)}>{one.what}</a>
+          <a href={props.to(one.what)}>
+            <Address of={one.what} owner={one.owner} />
+          </a>
           <Meter share={one.wire_bytes / most} label={`share of the largest, ${one.what}`} />
           <span class="number">{bytes(one.wire_bytes)}</span>
           <span class="number quiet">{plural(one.packets, "packet")}</span>

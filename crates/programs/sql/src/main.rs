@@ -1,11 +1,12 @@
 //! `strata-sql`: SQL over a log, run by `strata query` and by `strata serve`.
 //!
 //! The tables `packets` and `flows` are the log's own Parquet files (`files`), and rows from block files, made while
-//! the query runs (`tiers`).
+//! the query runs (`tiers`). Functions say whose addresses are (`owners`).
 #![forbid(unsafe_code)]
 
 mod arrays;
 mod files;
+mod owners;
 mod tiers;
 mod written;
 
@@ -30,6 +31,7 @@ use strata_terminal::{disk, key, selection, text};
 use strata_wire::{Printable, clamped};
 
 use files::Unreadable;
+use owners::Unknown;
 use tiers::{LeftOut, Tiers};
 use written::Form;
 
@@ -85,7 +87,13 @@ async fn answer(args: &Args) -> Result<()> {
     }
     let context = SessionContext::new_with_config_rt(config, runtime.build_arc()?);
     let log = open(line)?;
-    let sources = Sources::default().files(&line.key).log(&line.log, &log);
+    for function in owners::functions(&Arc::new(line.names.read()?)) {
+        context.register_udf(function);
+    }
+    let sources = Sources::default()
+        .files(&line.key)
+        .files(line.names.files())
+        .log(&line.log, &log);
     let losses = log.losses()?;
     let left_out = Arc::new(LeftOut::default());
     for table in Tiers::of(log, &left_out, &context)? {
@@ -136,7 +144,7 @@ fn open(line: &Line) -> Result<Log> {
 /// not those of this program.
 fn plainly(error: anyhow::Error) -> anyhow::Error {
     for cause in error.chain() {
-        if cause.is::<Unreadable>() || cause.is::<ArchiveError>() {
+        if cause.is::<Unreadable>() || cause.is::<Unknown>() || cause.is::<ArchiveError>() {
             return anyhow!("{cause}");
         }
         let shared = cause.downcast_ref::<Arc<DataFusionError>>();

@@ -26,12 +26,12 @@ use std::path::PathBuf;
 use anyhow::Result;
 use strata_control::queries::QueryReport;
 use strata_gpv::marple::{Limits, SHIPPED};
-use strata_reading::NameFiles;
 use strata_store::Sources;
 use strata_terminal::confined::SandboxArgs;
 use strata_terminal::key::KeyArgs;
 use strata_terminal::listing::{ColumnForm, Reader, listing};
 use strata_terminal::output::{refuse, standard};
+use strata_terminal::selection::names::NameFiles;
 use strata_terminal::text;
 
 use answer::Answers;
@@ -325,7 +325,33 @@ struct Split<'a> {
     filter: &'a [String],
 }
 
+/// Refuses files of names where no filter could use them.
+fn check_names(args: &Args) -> Result<()> {
+    let takes_no_filter = match args {
+        _ if args.is_attached() => "a running recording",
+        Args {
+            vectors: Some(_), ..
+        } => "--vectors",
+        Args { list: true, .. } => "--list",
+        Args {
+            installed: Some(_), ..
+        } => "--installed",
+        Args {
+            remove: Some(_), ..
+        } => "--remove",
+        _ => return Ok(()),
+    };
+    let Some(option) = args.names.option() else {
+        return Ok(());
+    };
+    Err(refuse(format!(
+        "{option}: names are for filters, and {takes_no_filter} takes none: ask a log, a capture file (-r) or an \
+         interface (-i), or write the addresses into the query"
+    )))
+}
+
 pub(crate) fn run(args: &Args) -> Result<()> {
+    check_names(args)?;
     if args.list {
         return list(args);
     }
@@ -356,7 +382,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     }
     let filter = match args.is_attached() || args.vectors.is_some() {
         true => None,
-        false => args.names.read()?.filter(split.filter)?,
+        false => text::filter_with(split.filter, &args.names.read()?)?,
     };
     let mut asking = Asking::new(questions.compiled()?, args.skip_incomplete, args.count)?;
     let mut answers = Answers::new(args, asking.shapes())?;

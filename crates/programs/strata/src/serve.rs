@@ -17,6 +17,7 @@ use strata_terminal::disk::disk;
 use strata_terminal::key::KeyArgs;
 use strata_terminal::logging::LoggingArgs;
 use strata_terminal::output::refuse;
+use strata_terminal::selection::names::NameFiles;
 use strata_terminal::signals::{Stopped, end_with_parent};
 use strata_wire::Printable;
 use tracing::{info, warn};
@@ -33,6 +34,7 @@ Examples:
   strata serve log/
   strata serve log/ --socket /run/strata/record-4711/control.sock --open
   strata serve log/ --state /var/lib/strata-page
+  strata serve log/ --names networks.txt --mmdb GeoLite2-ASN.mmdb
   strata serve log/ --listen 192.0.2.10:9470 --token-file tokens --tls-cert s.crt --tls-key s.key
   strata serve log/ --listen 192.0.2.10:9470 --trust-proxy 192.0.2.1/32 \\
       --user-header X-Forwarded-User
@@ -106,6 +108,9 @@ pub(crate) struct Args {
     /// it, queries stay in the browser, and the page shows the command that labels a flow.
     #[arg(long, value_name = "DIR")]
     state: Option<PathBuf>,
+
+    #[command(flatten)]
+    names: NameFiles,
 
     /// Open the page in a browser. Implies --no-sandbox.
     #[arg(long)]
@@ -198,6 +203,7 @@ impl Args {
             .iter()
             .chain(&self.state)
             .chain(&self.socket)
+            .chain(self.names.files())
             .map(PathBuf::as_path)
             .chain(sockets)
             .collect();
@@ -247,6 +253,7 @@ impl Args {
             open_stored: Arc::new(|dir| words(disk(dir).and_then(|disk| Ok(Log::on(disk)?)))),
             program: std::env::current_exe().context("cannot find this program")?,
             key: self.key.file().filter(|_| unlocked),
+            names: Arc::new(self.names.read()?),
             audit: Arc::new(|event| {
                 let (who, what) = (Printable(&event.who), Printable(&event.what));
                 match event.why.as_str() {

@@ -30,10 +30,11 @@ use strata_terminal::key::KeyArgs;
 use strata_terminal::logging::QuietArgs;
 use strata_terminal::output::{Content, Output, print_json, refuse, suffix};
 use strata_terminal::progress::Progress;
+use strata_terminal::selection::names::NameFiles;
 use strata_terminal::selection::{KeptArgs, Logs, SpanArgs, check_fit, say_no_match};
+use strata_terminal::text;
 use strata_wire::Printable;
 
-use crate::NameFiles;
 use crate::flows::{self, TimeoutArgs};
 
 /// Arguments of `strata export`.
@@ -440,7 +441,7 @@ pub fn run(args: &Args) -> Result<()> {
     let is_hidden = is_shown || args.quiet.is_quiet();
     let progress = Progress::unless(is_hidden, Progress::of_bytes);
     let (logs, words) = Logs::open(&args.log, &args.more, &args.key, &progress)?;
-    let filter = args.names.read()?.filter(words)?;
+    let filter = text::filter_with(words, &args.names.read()?)?;
     let find = logs.find(&args.span, filter.as_ref())?;
     let of_flows = FlowOptions {
         class: args.kept.class.as_deref(),

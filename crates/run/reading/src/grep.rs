@@ -133,7 +133,7 @@ pub fn run(args: &Args) -> Result<()> {
     let (logs, words) = Logs::open(&args.log, &args.words, &args.print.key, &progress)?;
     let (pattern, filter) = args.pattern.pattern(words)?;
     let names = args.print.names.read()?;
-    let filter = names.filter(filter)?;
+    let filter = text::filter_with(filter, &names)?;
     let find = logs.find(&args.print.span, filter.as_ref())?;
     let mut owners = Owners::of(&args.print.names, names, &logs, &find)?;
     let clock = Clock::of(&args.print.clock);

@@ -17,5 +17,3 @@ mod line;
 mod names;
 pub mod read;
 pub mod top;
-
-pub use names::{NameFiles, Names};

@@ -5,6 +5,7 @@ use std::net::Ipv4Addr;
 use std::ops::Range;
 
 use serde_json::{Map, Value};
+use strata_networks::Known;
 use strata_query::{LoggedPacket, address_text, packet_json};
 use strata_wire::dissect::protocol;
 use strata_wire::{
@@ -13,30 +14,6 @@ use strata_wire::{
 
 /// EtherTypes that are shown by name, beside those of IP and ARP.
 const NAMED: [(u16, &str); 3] = [(0x888e, "EAPOL"), (0x88cc, "LLDP"), (0x8863, "PPPoE")];
-
-/// What is known about an address.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Known {
-    pub(crate) name: Option<String>,
-    /// ISO 3166-1, two letters.
-    pub(crate) country: Option<String>,
-    /// `AS15169 Google LLC`.
-    pub(crate) system: Option<String>,
-}
-
-impl Known {
-    /// Each thing that is known, and what it is.
-    pub(crate) fn parts(&self) -> impl Iterator<Item = (&'static str, &str)> {
-        let parts = [
-            ("name", &self.name),
-            ("country", &self.country),
-            ("as", &self.system),
-        ];
-        parts
-            .into_iter()
-            .filter_map(|(what, text)| Some((what, text.as_deref()?)))
-    }
-}
 
 /// What is known about source and destination.
 pub(crate) type Ends = [Known; 2];

@@ -153,7 +153,7 @@ impl Lines {
 pub fn run(args: &Args) -> Result<()> {
     let (logs, filter) = Logs::open(&args.log, &args.more, &args.print.key, &Progress::none())?;
     let names = args.print.names.read()?;
-    let filter = names.filter(filter)?;
+    let filter = text::filter_with(filter, &names)?;
     let find = logs.find(&args.print.span, filter.as_ref())?;
     let mut owners = Owners::of(&args.print.names, names, &logs, &find)?;
     let clock = Clock::of(&args.print.clock);

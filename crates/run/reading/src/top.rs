@@ -12,6 +12,7 @@ use std::path::PathBuf;
 use anyhow::Result;
 use clap::ValueEnum;
 use serde_json::{Map, Value, json};
+use strata_networks::{ByAddress, Known, Names, NamesError};
 use strata_query::{Kept, PacketRows};
 use strata_terminal::key::KeyArgs;
 use strata_terminal::output::{Completeness, print_json, refuse, standard};
@@ -21,8 +22,7 @@ use strata_terminal::text;
 use strata_wire::{Printable, grouped};
 use tracing::warn;
 
-use crate::line::Known;
-use crate::names::{ByAddress, Names, NamesArgs};
+use crate::names::NamesArgs;
 use tally::{KEYS_MAX, Key, Sums, Tally};
 
 /// Arguments of `strata top`.
@@ -138,7 +138,7 @@ impl By {
     }
 
     /// The network, country or autonomous system of an address.
-    fn owner(self, names: &Names, address: IpAddr) -> Result<Key> {
+    fn owner(self, names: &Names, address: IpAddr) -> Result<Key, NamesError> {
         let owner = match self {
             Self::Country => names.country(address)?,
             Self::As => names.system(address)?,
@@ -382,7 +382,7 @@ pub fn run(args: &Args) -> Result<()> {
     let mut keys = ByAddress::default();
     let progress = Progress::of_bytes();
     let (logs, filter) = Logs::open(&args.log, &args.more, &args.key, &progress)?;
-    let filter = names.filter(filter)?;
+    let filter = text::filter_with(filter, &names)?;
     let find = logs.find(&args.span, filter.as_ref())?;
     args.names.read_answers(&mut names, &logs, &find)?;
     let mut rows: Vec<PacketRows> = (0..logs.len()).map(|_| PacketRows::default()).collect();

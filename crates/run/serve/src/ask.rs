@@ -23,7 +23,7 @@ use crate::app::App;
 use crate::ask::child::NoAnswer;
 use crate::ask::saved::{Language, QUESTION_BYTES_MAX};
 use crate::ask::shape::Shape;
-use crate::search::quoted;
+use crate::search::{options, quoted};
 
 /// The program for SQL.
 const SQL: &str = "strata-sql";
@@ -202,6 +202,12 @@ fn command(
             let mut arguments = vec![String::from("--typed"), String::from("--write=-")];
             arguments.push(format!("--sort-memory={SQL_MEMORY}"));
             arguments.extend(key);
+            let names = &app.spec.names;
+            let files = names.files().iter().map(PathBuf::as_path);
+            let files = files.map(|file| format!("--names={}", file.display()));
+            arguments.extend(files);
+            let databases = names.databases();
+            arguments.extend(databases.map(|file| format!("--mmdb={}", file.display())));
             arguments.extend([String::from("--"), dir.to_owned(), asked.text.clone()]);
             Ok((program, arguments))
         }
@@ -225,10 +231,13 @@ fn command(
 }
 
 /// The same for a shell, for people.
-fn shown(asked: &Question, dir: &str, shape: &Shape) -> String {
+fn shown(app: &App, asked: &Question, (dir, shape): (&str, &Shape)) -> String {
     let (dir, text) = (quoted(dir), quoted(&asked.text));
     match asked.language {
-        Language::Sql => format!("strata query {dir} {text}"),
+        Language::Sql => {
+            let options = options(&app.spec.names).map(|option| format!("{option} "));
+            format!("strata query {}{dir} {text}", options.collect::<String>())
+        }
         Language::Marple => {
             let params = asked.params.iter();
             let params = params
@@ -337,7 +346,7 @@ pub(crate) async fn ask(app: &App, asked: &Question) -> Result<AnswerTable, Refu
     let lines = answered.said.lines().map(str::trim);
     let notes = lines.filter(|line| !line.is_empty());
     let notes = notes.map(str::to_owned).collect();
-    let command = shown(asked, &dir, &shape);
+    let command = shown(app, asked, (&dir, &shape));
     let read = tokio::task::spawn_blocking(move || match language {
         Language::Sql => answer::of_sql(&answered, rows_max, &shape),
         Language::Marple => answer::of_marple(&answered, rows_max, &shape),

@@ -1,6 +1,9 @@
 //! Filters and policies as they are typed: what is wrong, and what may come next.
 
+use std::borrow::Cow;
+
 use serde::{Deserialize, Serialize};
+use strata_networks::Names;
 use strata_rules::Action;
 use utoipa::ToSchema;
 
@@ -8,7 +11,7 @@ use crate::access::refused::{Refused, units};
 use crate::search;
 
 /// Words of the filter language, with what they mean.
-const WORDS: [(&str, &str); 35] = [
+const WORDS: [(&str, &str); 38] = [
     ("host", "an address, either end"),
     ("src host", "the sender's address"),
     ("dst host", "the receiver's address"),
@@ -42,9 +45,16 @@ const WORDS: [(&str, &str); 35] = [
     ("multicast", "to a group of the link"),
     ("tcp[tcpflags] & tcp-syn != 0", "SYN is set"),
     ("tcp[tcpflags] & tcp-rst != 0", "RST is set"),
+    ("tag", "networks with a name (--names)"),
+    ("asn", "an autonomous system (--mmdb)"),
+    ("country", "a country, as in DE (--mmdb)"),
     ("port 443", "HTTPS, QUIC"),
     ("port 53", "DNS"),
 ];
+
+/// Names of networks that are possible at a place, at most, and those that are looked at.
+const TAGS_MAX: usize = 20;
+const TAGS_LOOKED_MAX: usize = 100;
 
 /// Whether a filter is one.
 #[derive(Debug, Serialize, ToSchema)]
@@ -53,9 +63,9 @@ pub(crate) struct FilterCheck {
     error: Option<Refused>,
 }
 
-pub(crate) fn check(text: &str) -> FilterCheck {
+pub(crate) fn check(text: &str, names: &Names) -> FilterCheck {
     FilterCheck {
-        error: search::filter("filter", text).err(),
+        error: search::filter_with(text, names).err(),
     }
 }
 
@@ -75,13 +85,13 @@ pub(crate) struct Completions {
 /// A word that is possible.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct Completion {
-    text: &'static str,
+    text: Cow<'static, str>,
     /// A few words.
     what: &'static str,
 }
 
 /// What may stand at a place, in UTF-16 code units.
-pub(crate) fn complete(text: &str, at: usize) -> Completions {
+pub(crate) fn complete(text: &str, at: usize, names: &Names) -> Completions {
     let mut seen = 0;
     let mut end = text.len();
     for (place, c) in text.char_indices() {
@@ -104,18 +114,45 @@ pub(crate) fn complete(text: &str, at: usize) -> Completions {
         "proto",
         "less",
         "greater",
+        "tag",
+        "asn",
+        "country",
     ];
     let last = before[..start].split_whitespace().next_back().unwrap_or("");
     let items = WORDS.iter().filter(|(known, _)| {
-        !takes_value.contains(&last) && known.starts_with(&word) && *known != word
+        !takes_value.contains(&last)
+            && known.starts_with(&word)
+            && *known != word
+            && match *known {
+                "tag" => !names.files().is_empty(),
+                "asn" | "country" => names.databases().len() > 0,
+                _ => true,
+            }
     });
+    let items = items.map(|&(text, what)| Completion {
+        text: text.into(),
+        what,
+    });
+    let tags = (last == "tag").then(|| tags(&before[start..], names));
     Completions {
         start: units(text, start),
         end: units(text, end),
-        items: items
-            .map(|&(text, what)| Completion { text, what })
-            .collect(),
+        items: items.chain(tags.into_iter().flatten()).collect(),
     }
+}
+
+/// The names of networks that begin so, without those that a filter needs to quote.
+fn tags(start: &str, names: &Names) -> Vec<Completion> {
+    let known = names.tags_from(start).take(TAGS_LOOKED_MAX);
+    let known = known.take_while(|name| name.starts_with(start));
+    let is_plain = |name: &&str| search::filter_with(&format!("tag {name}"), names).is_ok();
+    let known = known.filter(is_plain).take(TAGS_MAX);
+    known
+        .map(|name| Completion {
+            text: name.to_owned().into(),
+            what: "networks with this name",
+        })
+        .collect()
 }
 
 /// A policy to check.
@@ -165,24 +202,44 @@ mod tests {
                 "ip proto" | "ip6 proto" => " 6",
                 "ether host" => " 00:1b:21:00:00:01",
                 "ether proto" => " 0x800",
-                "and" | "or" => continue,
+                // They need names.
+                "and" | "or" | "tag" | "asn" | "country" => continue,
                 "not" => " tcp",
                 _ => "",
             };
             let text = format!("{word}{value}");
-            assert!(check(&text).error.is_none(), "{text}");
+            assert!(check(&text, &Names::default()).error.is_none(), "{text}");
         }
     }
 
     #[test]
     fn places_of_errors_and_words_are_those_of_the_browser() {
-        let checked = check("tcp port 70000").error.unwrap();
+        let none = Names::default();
+        let checked = check("tcp port 70000", &none).error.unwrap();
         assert_eq!((checked.start, checked.end), (Some(9), Some(14)));
-        let offered = complete("tcp and ho", 10);
+        let offered = complete("tcp and ho", 10, &none);
         assert_eq!((offered.start, offered.end), (8, 10));
         assert_eq!(offered.items[0].text, "host");
-        assert!(complete("host 10", 7).items.is_empty());
-        assert_eq!(complete("\u{1f600} ho", 5).start, 3);
-        complete("x", 1_000_000);
+        assert!(complete("host 10", 7, &none).items.is_empty());
+        assert_eq!(complete("\u{1f600} ho", 5, &none).start, 3);
+        complete("x", 1_000_000, &none);
+    }
+
+    #[test]
+    fn names_of_networks_are_offered_where_there_are_some() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), "10.0.0.0/8 dmz\n::1 dns\n10.0.0.1 (x\n").unwrap();
+        let names = Names::read(&[file.path().to_owned()], &[]).unwrap();
+        let offered = |text: &str, names: &Names| {
+            let items = complete(text, text.len(), names).items;
+            items.into_iter().map(|one| one.text).collect::<Vec<_>>()
+        };
+        assert_eq!(offered("tcp and tag d", &names), ["dmz", "dns"]);
+        assert_eq!(offered("tag ", &names), ["dmz", "dns"]);
+        assert_eq!(offered("ta", &names), ["tag"]);
+        assert!(offered("ta", &Names::default()).is_empty());
+        assert!(offered("as", &names).is_empty());
+        assert!(check("tag dmz", &names).error.is_none());
+        assert!(check("tag other", &names).error.is_some());
     }
 }

@@ -1,5 +1,6 @@
 //! Labels of flows, for training: added to a file of the server's by `strata labels add`.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::http::StatusCode;
@@ -60,7 +61,7 @@ impl Labelling {
     /// with a dash.
     fn arguments(&self, file: &str) -> Result<Vec<String>, Refused> {
         let (key, label) = (self.key()?, self.label()?);
-        let sought = Asked::between(self.from.clone(), self.to.clone()).sought()?;
+        let sought = Asked::between(self.from.clone(), self.to.clone()).sought(&Arc::default())?;
         let mut words = vec![format!("--label={label}"), format!("--output={file}")];
         words.push(format!("--community-id={}", community_id_of(&key)));
         let times = [("from", sought.from_ns), ("to", sought.to_ns)];

@@ -49,6 +49,7 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
 use strata_control::api::serve_tcp;
+use strata_networks::Names;
 use strata_store::Log;
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
@@ -90,6 +91,8 @@ pub struct Spec {
     pub program: PathBuf,
     /// The file with the key of encrypted logs, for that program.
     pub key: Option<PathBuf>,
+    /// Names of networks, countries and autonomous systems, which filters may use and addresses are shown with.
+    pub names: Arc<Names>,
     /// Told of every change, look at payload and failed login.
     pub audit: Arc<TellAudit>,
     /// Told of what is wrong.

@@ -7,11 +7,13 @@ pub(crate) mod tshark;
 use std::fmt;
 use std::io;
 use std::ops::ControlFlow;
+use std::sync::Arc;
 use std::time::Instant;
 
 use serde::Serialize;
 use strata_archive::ArchiveError;
 use strata_filter::Filter;
+use strata_networks::Names;
 use strata_query::{ByLink, ExportOptions, Find, Kept, LoggedPacket, packets};
 use strata_store::Log;
 use strata_wire::dissect::dissect;
@@ -439,7 +441,7 @@ impl Filling<'_> {
 }
 
 pub(crate) fn page(
-    logs: &Logs,
+    (logs, names): (&Logs, &Arc<Names>),
     (log_id, flow): (&str, &str),
     asked: &Asked,
     (after, limit): (Option<&str>, Option<usize>),
@@ -452,7 +454,7 @@ pub(crate) fn page(
         text: String::new(),
         flow: None,
         kept: Kept::default(),
-        ..asked.sought()?
+        ..asked.sought(names)?
     };
     let after = after.map(|text| {
         let wrong = || Refused::invalid("cursor", "not a cursor of the previous page");

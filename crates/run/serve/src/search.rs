@@ -25,7 +25,7 @@ use crate::search::results::Searches;
 use crate::search::series::{Histogram, Series};
 use crate::work::Stop;
 
-pub(crate) use sought::{Asked, Sought, filter, quoted};
+pub(crate) use sought::{Asked, Sought, filter, filter_with, options, quoted};
 
 /// Rows in the first news of a search.
 const FIRST_ROWS: usize = 100;
@@ -281,8 +281,8 @@ pub(crate) struct SearchOutline {
         },
     ],
     "top": {
-        "addresses": [{"what": "10.0.0.1", "flows": 2, "packets": 43, "wire_bytes": 30000, "kept_bytes": 28000}],
-        "ports": [{"what": "tcp/443", "flows": 2, "packets": 43, "wire_bytes": 30000, "kept_bytes": 28000}],
+        "addresses": [{"what": "10.0.0.1", "owner": null, "flows": 2, "packets": 43, "wire_bytes": 30000, "kept_bytes": 28000}],
+        "ports": [{"what": "tcp/443", "owner": null, "flows": 2, "packets": 43, "wire_bytes": 30000, "kept_bytes": 28000}],
     },
     "command": {
         "pcapng": "strata export /var/log/strata/edge -w out.pcapng 'host 10.0.0.1'",
@@ -384,7 +384,7 @@ fn streamed(
         if first > sent_rows {
             sent_rows = first;
             let first = found.rows.iter().take(first);
-            rows = first.map(|row| found.flow(row)).collect();
+            rows = first.map(|row| found.flow(row, &sought.names)).collect();
         }
         let histogram = match outlined {
             Some(_) => None,
@@ -422,7 +422,7 @@ fn streamed(
         classes: found.classes(),
         reasons: found.reasons(),
         reason_words: found.reason_words(),
-        top: found.top(),
+        top: found.top(&sought.names),
         command,
         covered,
     };

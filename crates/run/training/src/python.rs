@@ -1,7 +1,7 @@
 //! The Python package `strata`, which trains and draws.
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Error, Result, bail};
@@ -9,13 +9,16 @@ use strata_terminal::program::{self, Ended};
 use strata_terminal::signals::{self, Interrupted};
 use tracing::info;
 
-/// The interpreter: `$STRATA_PYTHON`; the one that `make python` installs, next to the program that
-/// `make` built; or `python3`.
+/// The interpreter: `$STRATA_PYTHON`; the one of the virtual environment that a wheel of Strata was installed into; the
+/// one that `make python` installs, next to the program that `make` built; or `python3`.
 fn interpreter() -> PathBuf {
     if let Some(named) = std::env::var_os("STRATA_PYTHON") {
         return named.into();
     }
     let program = std::env::current_exe().ok();
+    if let Some(python) = program.as_deref().and_then(of_environment) {
+        return python;
+    }
     let built = program
         .iter()
         .flat_map(|program| program.ancestors())
@@ -23,6 +26,13 @@ fn interpreter() -> PathBuf {
         .map(|folder| folder.join("python/.venv/bin/python"))
         .find(|python| python.exists());
     built.unwrap_or_else(|| "python3".into())
+}
+
+/// The interpreter of the virtual environment that has this program among its own (PEP 405).
+fn of_environment(program: &Path) -> Option<PathBuf> {
+    let folder = program.parent()?;
+    let is_one = folder.parent()?.join("pyvenv.cfg").is_file();
+    is_one.then(|| folder.join("python"))
 }
 
 /// Fails if the package is not there, so that it is known before the work.

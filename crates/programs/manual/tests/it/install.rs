@@ -210,7 +210,13 @@ fn a_package_has_what_is_installed_and_its_program_runs() {
     for licence in ["LICENSE-APACHE", "LICENSE-MIT"] {
         assert!(wanted.remove(licence));
     }
-    wanted.extend(["copyright", "changelog"].map(str::to_owned));
+    let packaged = [
+        "copyright",
+        "changelog",
+        "LICENSE-THIRD-PARTY",
+        "strata.cdx.json",
+    ];
+    wanted.extend(packaged.map(str::to_owned));
     assert_eq!(names(&root), wanted);
     for program in PROGRAMS {
         let path = Path::new("usr/bin").join(program);

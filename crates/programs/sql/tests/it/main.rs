@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "helpers of tests may fail loudly too")]
 
 mod damage;
+mod owners;
 mod written;
 
 use std::collections::BTreeMap;

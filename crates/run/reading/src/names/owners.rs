@@ -1,12 +1,13 @@
 //! Whose the two ends of a packet are, as the lines and objects of `read` and `grep` say it.
 
 use anyhow::Result;
+use strata_networks::{ByAddress, Known, Names, NamesError};
 use strata_query::Find;
 use strata_terminal::selection::Logs;
 use strata_wire::{Headers, ip_addr};
 
-use super::{ByAddress, Names, NamesArgs};
-use crate::line::{Ends, Known};
+use super::NamesArgs;
+use crate::line::Ends;
 
 /// Finds out whose the ends of packets are.
 #[derive(Default)]
@@ -43,7 +44,7 @@ impl Owners {
     /// # Errors
     ///
     /// If a database is damaged.
-    pub(crate) fn ends(&mut self, headers: &Headers) -> Result<Ends> {
+    pub(crate) fn ends(&mut self, headers: &Headers) -> Result<Ends, NamesError> {
         let (Some(names), Some(key)) = (&self.names, headers.key) else {
             return Ok(Ends::default());
         };

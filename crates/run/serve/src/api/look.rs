@@ -56,14 +56,19 @@ struct Typed {
     at: usize,
 }
 
-pub(super) async fn check_filter(uri: Uri) -> Answer<FilterCheck> {
+pub(super) async fn check_filter(State(app): Shared, uri: Uri) -> Answer<FilterCheck> {
     let typed: Typed = query(&uri)?;
-    Ok(Json(filters::check(&typed.filter)))
+    let shared = Arc::clone(&app);
+    let checked = app
+        .work
+        .short(move |_| Ok(filters::check(&typed.filter, &shared.spec.names)));
+    Ok(Json(checked.await?))
 }
 
-pub(super) async fn complete_filter(uri: Uri) -> Answer<Completions> {
+pub(super) async fn complete_filter(State(app): Shared, uri: Uri) -> Answer<Completions> {
     let typed: Typed = query(&uri)?;
-    Ok(Json(filters::complete(&typed.filter, typed.at)))
+    let names = &app.spec.names;
+    Ok(Json(filters::complete(&typed.filter, typed.at, names)))
 }
 
 /// Whether a policy is one.
@@ -177,6 +182,20 @@ fn may_search(app: &App, who: &Who, log: &str, sought: &Sought) -> Result<(), Re
     Ok(())
 }
 
+/// What a request seeks in a log, if the user may. Names of networks are looked up off the server's thread.
+async fn sought(app: &Arc<App>, who: &Who, log: &str, asked: &Asked) -> Result<Sought, Refused> {
+    let sought = match app.spec.names.is_empty() {
+        true => asked.sought(&app.spec.names)?,
+        false => {
+            let (shared, asked) = (Arc::clone(app), asked.clone());
+            let sought = app.work.short(move |_| asked.sought(&shared.spec.names));
+            sought.await?
+        }
+    };
+    may_search(app, who, log, &sought)?;
+    Ok(sought)
+}
+
 pub(super) async fn series(
     State(app): Shared,
     Extension(who): Extension<Who>,
@@ -184,8 +203,7 @@ pub(super) async fn series(
     uri: Uri,
 ) -> Answer<Series> {
     let asked: Asked = query(&uri)?;
-    let sought = asked.sought()?;
-    may_search(&app, &who, &log, &sought)?;
+    let sought = sought(&app, &who, &log, &asked).await?;
     let points = asked.points.unwrap_or(POINTS);
     let shared = Arc::clone(&app);
     let series = app
@@ -202,8 +220,7 @@ pub(super) async fn search(
     uri: Uri,
 ) -> Result<Response, Refused> {
     let asked: Asked = query(&uri)?;
-    let sought = asked.sought()?;
-    may_search(&app, &who, &log, &sought)?;
+    let sought = sought(&app, &who, &log, &asked).await?;
     app.logs.dir(&log)?;
     let points = asked.points.unwrap_or(POINTS);
     let turn = app.work.turn().await?;
@@ -233,7 +250,9 @@ pub(super) async fn flows(
 ) -> Answer<FlowPage> {
     let page: Page = query(&uri)?;
     let shared = Arc::clone(&app);
-    let rows = app.work.short(move |_| shared.searches.page(&id, &page));
+    let rows = app
+        .work
+        .short(move |_| shared.searches.page(&id, &page, &shared.spec.names));
     Ok(Json(rows.await?))
 }
 
@@ -252,7 +271,8 @@ pub(super) async fn flow_packets(
     let shared = Arc::clone(&app);
     let page = app.work.short(move |stop| {
         let place = (paged.cursor.as_deref(), paged.limit);
-        packets::page(&shared.logs, (&log, &flow), &asked, place, stop)
+        let names = (&shared.logs, &shared.spec.names);
+        packets::page(names, (&log, &flow), &asked, place, stop)
     });
     Ok(Json(page.await?))
 }
@@ -362,8 +382,7 @@ pub(super) async fn export(
     uri: Uri,
 ) -> Result<Response, Refused> {
     let asked: Asked = query(&uri)?;
-    let sought = asked.sought()?;
-    may_search(&app, &who, &log, &sought)?;
+    let sought = sought(&app, &who, &log, &asked).await?;
     let unknown = || {
         let names: Vec<&str> = FORMATS.iter().map(|of| of.asked).collect();
         let names = names.join(", ");
@@ -540,8 +559,7 @@ pub(super) async fn reasons(
     uri: Uri,
 ) -> Answer<Reasons> {
     let (asked, limited): (Asked, Limited) = (query(&uri)?, query(&uri)?);
-    let sought = asked.sought()?;
-    may_search(&app, &who, &log, &sought)?;
+    let sought = sought(&app, &who, &log, &asked).await?;
     let shared = Arc::clone(&app);
     let reasons = app
         .work

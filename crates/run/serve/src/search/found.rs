@@ -1,5 +1,6 @@
 //! What a search found: flows, and counts by class, reason and time; bounded.
 
+mod owner;
 mod row;
 mod told;
 

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use axum::http::StatusCode;
 use serde::{Deserialize, Serialize};
+use strata_networks::Names;
 use utoipa::ToSchema;
 
 use crate::access::refused::Refused;
@@ -124,7 +125,7 @@ impl Searches {
     }
 
     /// A page of a result.
-    pub(crate) fn page(&self, id: &str, page: &Page) -> Result<FlowPage, Refused> {
+    pub(crate) fn page(&self, id: &str, page: &Page, names: &Names) -> Result<FlowPage, Refused> {
         let (found, known) = {
             let results = self.results.lock().unwrap_or_else(PoisonError::into_inner);
             let result = results.iter().find(|result| result.id == id);
@@ -150,7 +151,7 @@ impl Searches {
         };
         let limit = page.limit.unwrap_or(100).min(PAGE_MAX);
         let rows = order.iter().skip(page.offset).take(limit);
-        let rows = rows.map(|&place| found.flow(&found.rows[place as usize]));
+        let rows = rows.map(|&place| found.flow(&found.rows[place as usize], names));
         Ok(FlowPage {
             total: found.rows.len(),
             offset: page.offset,

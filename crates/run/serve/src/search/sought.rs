@@ -1,9 +1,11 @@
 //! What a request asks for.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use serde::Deserialize;
-use strata_filter::Filter;
+use strata_filter::{Filter, ParseError};
+use strata_networks::Names;
 use strata_query::{Find, Kept};
 use strata_wire::{AddressFamily, FlowKey};
 
@@ -40,10 +42,25 @@ pub(crate) struct Sought {
     /// The only flow; `None` for all.
     pub(crate) flow: Option<FlowKey>,
     pub(crate) kept: Kept,
+    /// Those that the filter may use, and that addresses are shown with.
+    pub(crate) names: Arc<Names>,
 }
 
-/// A filter of a request; `None` for everything.
+/// A filter for a recording, which knows no names of networks; `None` for everything.
 pub(crate) fn filter(field: &'static str, text: &str) -> Result<Option<Filter>, Refused> {
+    filter_by(field, text, Filter::parse)
+}
+
+/// A filter for a log. The first with `asn` or `country` of a value reads a whole database.
+pub(crate) fn filter_with(text: &str, names: &Names) -> Result<Option<Filter>, Refused> {
+    filter_by("filter", text, |text| Filter::parse_with(text, names))
+}
+
+fn filter_by(
+    field: &'static str,
+    text: &str,
+    parse: impl FnOnce(&str) -> Result<Filter, ParseError>,
+) -> Result<Option<Filter>, Refused> {
     if text.len() > FILTER_BYTES_MAX {
         let error = format!("a filter may have at most {FILTER_BYTES_MAX} bytes");
         return Err(Refused::invalid(field, error));
@@ -51,8 +68,7 @@ pub(crate) fn filter(field: &'static str, text: &str) -> Result<Option<Filter>, 
     if text.trim().is_empty() {
         return Ok(None);
     }
-    let parsed = Filter::parse(text);
-    parsed
+    parse(text)
         .map(Some)
         .map_err(|error| Refused::filter(field, &error))
 }
@@ -71,7 +87,7 @@ impl Asked {
         }
     }
 
-    pub(crate) fn sought(&self) -> Result<Sought, Refused> {
+    pub(crate) fn sought(&self, names: &Arc<Names>) -> Result<Sought, Refused> {
         let text = self.filter.as_deref().unwrap_or("").to_owned();
         let time = |field, text: &Option<String>| {
             not_empty(text)
@@ -90,7 +106,7 @@ impl Asked {
             return Err(Refused::invalid("granularity", error));
         }
         let sought = Sought {
-            filter: filter("filter", &text)?,
+            filter: filter_with(&text, names)?,
             text: text.trim().to_owned(),
             from_ns: time("from", &self.from)?,
             to_ns: time("to", &self.to)?,
@@ -100,6 +116,7 @@ impl Asked {
                 granularity: granularity.map(str::to_owned),
                 reason: not_empty(&self.reason).map(str::to_owned),
             },
+            names: Arc::clone(names),
         };
         if let (Some(from), Some(to)) = (sought.from_ns, sought.to_ns)
             && from >= to
@@ -138,7 +155,9 @@ impl Sought {
             Some(_) => format!("{of_flow} and ({})", self.text),
             None => of_flow,
         };
-        Filter::parse(&whole).ok().or_else(|| self.filter.clone())
+        Filter::parse_with(&whole, &*self.names)
+            .ok()
+            .or_else(|| self.filter.clone())
     }
 
     /// The command line that writes the same to a file, after whose name there may be options.
@@ -158,10 +177,21 @@ impl Sought {
         option("--granularity", &self.kept.granularity);
         option("--reason", &self.kept.reason);
         if !self.text.is_empty() {
+            // Only names of networks need them.
+            if Filter::parse(&self.text).is_err() {
+                words.extend(options(&self.names));
+            }
             words.push(quoted(&self.text));
         }
         words.join(" ")
     }
+}
+
+/// The options of a command line with which it reads the same names, for a shell.
+pub(crate) fn options(names: &Names) -> impl Iterator<Item = String> {
+    let files = names.files().iter().map(|file| ("--names", file.as_path()));
+    let all = files.chain(names.databases().map(|file| ("--mmdb", file)));
+    all.map(|(option, file)| format!("{option}={}", quoted(&file.display().to_string())))
 }
 
 /// A word of a command line as a shell takes it.

@@ -5,6 +5,8 @@ use std::path::PathBuf;
 
 use clap::ValueEnum;
 
+use super::names::NameFiles;
+
 /// Statements to begin with.
 pub const EXAMPLES: &str = "\
 Examples:
@@ -12,6 +14,8 @@ Examples:
       WHERE class = 'anomalous' GROUP BY dst ORDER BY 2 DESC LIMIT 20\"
   strata query log/ \"SELECT * FROM flows WHERE tls_server_name LIKE '%.example'\" --format csv
   strata query log/ \"SELECT * FROM packets LIMIT 1000\" -w some.parquet
+  strata query log/ --mmdb GeoLite2-Country.mmdb \\
+      \"SELECT address_country(dst) AS country, count(*) FROM packets GROUP BY 1\"
   strata query log/ \"DESCRIBE packets\"";
 
 /// What the exit status says.
@@ -50,6 +54,9 @@ pub struct Line {
     #[arg(long, value_name = "FILE", env = "STRATA_KEY")]
     pub key: Option<PathBuf>,
 
+    #[command(flatten)]
+    pub names: NameFiles,
+
     /// Use about this much memory for sorting and grouping. Operations that need more use temporary
     /// files in $TMPDIR, or, with --key, end the query with an error.
     #[arg(long = "sort-memory", value_name = "SIZE", default_value = "2GiB", value_parser = strata_wire::parse_bytes)]
@@ -87,6 +94,12 @@ impl Line {
         }
         if let Some(key) = &self.key {
             option("--key", key.into());
+        }
+        for file in &self.names.names {
+            option("--names", file.into());
+        }
+        for file in &self.names.mmdb {
+            option("--mmdb", file.into());
         }
         option("--sort-memory", self.memory.to_string().into());
         option("--write", self.write.clone().into());

@@ -2,6 +2,7 @@
 //! libmaxminddb and, for names in DNS answers, with tshark.
 
 mod filters;
+mod page;
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -4,9 +4,11 @@ use std::collections::{BTreeSet, HashMap};
 
 use foldhash::fast::RandomState;
 use serde::Serialize;
+use strata_networks::Names;
 use strata_wire::{AddressFamily, FlowKey, Printable, count_of, in_words};
 use utoipa::ToSchema;
 
+use super::owner::{Owner, owner};
 use super::row::Row;
 use super::{FLOWS_MAX, Found, Label};
 use crate::api::parts::Covered;
@@ -71,6 +73,9 @@ pub(crate) struct Tops {
 #[schema(as = Top)]
 pub(crate) struct TopCount {
     what: String,
+    /// Of an address, if anything is known about it.
+    #[schema(required)]
+    owner: Option<Owner>,
     flows: u64,
     packets: u64,
     wire_bytes: u64,
@@ -80,7 +85,8 @@ pub(crate) struct TopCount {
 /// A flow.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = Flow, example = json!({
-    "id": "6_10.0.0.1_51234_10.0.0.2_443", "src": "10.0.0.1", "dst": "10.0.0.2", "src_port": 51234, "dst_port": 443,
+    "id": "6_10.0.0.1_51234_10.0.0.2_443", "src": "10.0.0.1", "dst": "10.0.0.2",
+    "src_owner": null, "dst_owner": null, "src_port": 51234, "dst_port": 443,
     "protocol": "tcp", "first": "2026-01-31T13:00:00.123456789Z", "last": "2026-01-31T13:00:09.000000000Z",
     "packets": 20, "packets_back": 23, "wire_bytes": 30000, "kept_bytes": 28000, "class": "botnet",
     "classes": [{"class": "botnet", "packets": 43}], "score": 0.93, "name": "example.org",
@@ -93,6 +99,11 @@ pub(crate) struct FlowRow {
     /// The initiator's address: IP or MAC; empty where not dissected.
     src: String,
     dst: String,
+    /// Null if nothing is known about it.
+    #[schema(required)]
+    src_owner: Option<Owner>,
+    #[schema(required)]
+    dst_owner: Option<Owner>,
     #[schema(required)]
     src_port: Option<u16>,
     #[schema(required)]
@@ -361,7 +372,7 @@ impl Found {
     }
 
     /// The addresses and ports with most bytes.
-    pub(crate) fn top(&self) -> Tops {
+    pub(crate) fn top(&self, names: &Names) -> Tops {
         let mut addresses: HashMap<_, Top, RandomState> = HashMap::default();
         let mut ports: HashMap<_, Top, RandomState> = HashMap::default();
         for row in &self.rows {
@@ -386,7 +397,7 @@ impl Found {
         }
         let addresses = addresses.into_iter();
         let addresses =
-            addresses.map(|((family, address), top)| (flow_id::address(family, address), top));
+            addresses.map(|(key, top)| (flow_id::address(key.0, key.1), Some(key), top));
         let mut by_port: HashMap<String, Top> = HashMap::new();
         for ((protocol, family, port), top) in ports {
             let key = FlowKey {
@@ -398,8 +409,11 @@ impl Found {
             by_port.entry(name).or_default().add(&top);
         }
         Tops {
-            addresses: told(addresses),
-            ports: told(by_port.into_iter()),
+            addresses: told(addresses, names),
+            ports: told(
+                by_port.into_iter().map(|(port, top)| (port, None, top)),
+                names,
+            ),
         }
     }
 
@@ -417,13 +431,17 @@ impl Found {
     }
 
     /// A flow, as the API tells it.
-    pub(crate) fn flow(&self, row: &Row) -> FlowRow {
+    pub(crate) fn flow(&self, row: &Row, names: &Names) -> FlowRow {
         let key = &row.key;
         let ends = row.ends();
         let has_ports = key.family != AddressFamily::Mac && (key.low.port | key.high.port) != 0;
         let [src, dst] = ends.map(|end| match *key == FlowKey::NONE {
             true => String::new(),
             false => flow_id::address(key.family, end.address),
+        });
+        let [src_owner, dst_owner] = ends.map(|end| match *key == FlowKey::NONE {
+            true => None,
+            false => owner(names, key.family, end.address),
         });
         let [there, back] = match row.from_low {
             true => row.packets,
@@ -443,6 +461,8 @@ impl Found {
             id: flow_id::id(key),
             src,
             dst,
+            src_owner,
+            dst_owner,
             src_port: has_ports.then(|| ends[0].port),
             dst_port: has_ports.then(|| ends[1].port),
             protocol: flow_id::protocol(key),
@@ -480,12 +500,16 @@ impl Top {
     }
 }
 
-fn told(all: impl Iterator<Item = (String, Top)>) -> Vec<TopCount> {
-    let mut all: Vec<(String, Top)> = all.collect();
-    all.sort_by(|(a, x), (b, y)| y.wire_bytes.cmp(&x.wire_bytes).then_with(|| a.cmp(b)));
+/// An address of a flow, and its family.
+type Address = (AddressFamily, u128);
+
+fn told(all: impl Iterator<Item = (String, Option<Address>, Top)>, names: &Names) -> Vec<TopCount> {
+    let mut all: Vec<(String, Option<Address>, Top)> = all.collect();
+    all.sort_by(|(a, _, x), (b, _, y)| y.wire_bytes.cmp(&x.wire_bytes).then_with(|| a.cmp(b)));
     let each = all.into_iter().take(TOP_TOLD);
-    let each = each.map(|(what, top)| TopCount {
+    let each = each.map(|(what, address, top)| TopCount {
         what,
+        owner: address.and_then(|(family, address)| owner(names, family, address)),
         flows: top.flows,
         packets: top.packets,
         wire_bytes: top.wire_bytes,

@@ -334,3 +334,39 @@ fn a_system_of_thousands_of_networks_is_found() {
     assert_eq!(counted["total"]["packets"], expected);
     assert!((1_000..3_000).contains(&expected), "{expected}");
 }
+
+/// Where no filter could use names, they are refused, not ignored.
+#[test]
+fn names_are_refused_where_there_is_no_filter() {
+    let dir = tempfile::tempdir().unwrap();
+    let names = dir.path().join("networks");
+    fs::write(&names, "10.0.0.0/8 site\n").unwrap();
+    let asked: [(&[&str], &str); 5] = [
+        (
+            &["--running", "packet-counts-per-source"],
+            "running recording takes none",
+        ),
+        (
+            &["--vectors", "-", "packet-counts-per-source"],
+            "--vectors takes none",
+        ),
+        (&["--list"], "--list takes none"),
+        (
+            &["--running", "--installed"],
+            "running recording takes none",
+        ),
+        (
+            &["--running", "--remove", "x"],
+            "running recording takes none",
+        ),
+    ];
+    for (words, why) in asked {
+        for option in ["--names", "--mmdb"] {
+            let said = failed(strata().arg("ask").args(words).arg(option).arg(&names));
+            assert!(
+                said.contains(option) && said.contains(why),
+                "{words:?}: {said}"
+            );
+        }
+    }
+}

@@ -1,7 +1,8 @@
 //! The networks that a name in a filter means: `tag` by the files of names, `asn` and `country` by the databases.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use ipnet::IpNet;
@@ -97,7 +98,7 @@ impl Names {
             return Err(format!(
                 "no network has the name '{}' in {}{}",
                 Printable(name),
-                self.files.join(", "),
+                listed(self.files.iter().map(PathBuf::as_path)),
                 self.similar(name)
             ));
         };
@@ -142,11 +143,7 @@ impl Names {
             true => Err(format!(
                 "no network of '{} {name}' is in {}",
                 naming.word(),
-                self.databases
-                    .iter()
-                    .map(|database| database.file.display().to_string())
-                    .collect::<Vec<_>>()
-                    .join(", ")
+                listed(self.databases())
             )),
             false => Ok(all),
         }
@@ -201,9 +198,14 @@ impl Database {
     }
 }
 
+fn listed<'a>(files: impl Iterator<Item = &'a Path>) -> String {
+    let files = files.map(|file| Printable(&file.display().to_string()).to_string());
+    files.collect::<Vec<_>>().join(", ")
+}
+
 /// What a line of a file of names adds: every name on it is one of the network.
 pub(super) fn tag<'a>(
-    tags: &mut HashMap<String, Vec<IpNet>>,
+    tags: &mut BTreeMap<String, Vec<IpNet>>,
     network: IpNet,
     names: impl Iterator<Item = &'a str>,
 ) {

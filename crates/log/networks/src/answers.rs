@@ -30,7 +30,7 @@ const FLUSH: u16 = 0x8000;
 
 /// Names that were asked for and answered with an address.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Asked {
+pub struct Asked {
     last: Box<str>,
     others: Vec<Box<str>>,
     /// Whether there were further names.
@@ -50,27 +50,32 @@ impl fmt::Display for Asked {
 
 /// The names of addresses, and how far they can be trusted.
 #[derive(Debug, Default)]
-pub(super) struct Answers {
+pub struct Answers {
     by_address: HashMap<IpAddr, Asked>,
     bytes: usize,
-    /// Answers that were read, of which `cut` ended early, since only a part was kept or they are malformed.
-    pub(super) messages: u64,
-    pub(super) cut: u64,
+    /// Answers that were read.
+    pub messages: u64,
+    /// Of these, answers that ended early, since only a part was kept or they are malformed.
+    pub cut: u64,
     /// Names that there was no space for.
-    pub(super) beyond: u64,
+    pub beyond: u64,
 }
 
 impl Answers {
-    pub(super) fn name(&self, address: IpAddr) -> Option<&Asked> {
+    /// The names of an address.
+    #[must_use]
+    pub fn name(&self, address: IpAddr) -> Option<&Asked> {
         self.by_address.get(&address)
     }
 
-    pub(super) fn addresses(&self) -> usize {
+    /// The number of addresses that have names.
+    #[must_use]
+    pub fn addresses(&self) -> usize {
         self.by_address.len()
     }
 
     /// Reads a message as far as it was kept; other messages than answers are passed over.
-    pub(super) fn message(&mut self, message: &[u8]) {
+    pub fn message(&mut self, message: &[u8]) {
         let Some(flags) = word(message, 2) else {
             return;
         };
