@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use crate::Spec;
 use crate::audit::Audit;
+use crate::fleet::Controller;
 use crate::logs::Logs;
 use crate::recorders::{Recorder, Ticks, ticks};
 use crate::results::Searches;
@@ -19,6 +20,7 @@ pub(crate) struct App {
     pub(crate) audit: Arc<Audit>,
     pub(crate) logs: Logs,
     pub(crate) recorders: Vec<Arc<Recorder>>,
+    pub(crate) fleet: Option<Arc<Controller>>,
     pub(crate) searches: Searches,
     pub(crate) saved: Saved,
     pub(crate) work: Work,
@@ -37,6 +39,7 @@ impl App {
             audit,
             logs: Logs::new(&spec.logs, open, open_stored),
             recorders: recorders.collect(),
+            fleet: spec.fleet.as_deref().map(Controller::new).map(Arc::new),
             searches: Searches::default(),
             saved: Saved::new(spec.state.clone()),
             work: Work::new(),

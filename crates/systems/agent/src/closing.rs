@@ -21,7 +21,9 @@ pub enum Closing {
 
 impl DestinationSum {
     fn collector_is(&self, state: &str) -> bool {
-        self.collector.as_ref().is_some_and(|one| one.state == state)
+        self.collector
+            .as_ref()
+            .is_some_and(|one| one.state == state)
     }
 
     /// Seconds since the last report of its collector; none if it never reported.
@@ -31,7 +33,8 @@ impl DestinationSum {
     }
 
     fn is_overdue(&self) -> bool {
-        self.heard().is_some_and(|seconds| seconds > OVERDUE_SECONDS)
+        self.heard()
+            .is_some_and(|seconds| seconds > OVERDUE_SECONDS)
     }
 
     /// Whether its sums close.
@@ -74,7 +77,9 @@ impl DestinationSum {
             ));
         }
         if !self.interfaces.is_empty() && self.collector_is("up") && self.is_overdue() {
-            let seconds = self.heard().map_or_else(String::new, |heard| heard.to_string());
+            let seconds = self
+                .heard()
+                .map_or_else(String::new, |heard| heard.to_string());
             doubts.push(format!(
                 "the collector is overdue: it reports every 2 s, and its last report is {seconds} s old; packets that \
                  were exported since then may be in no sum"
@@ -118,7 +123,10 @@ mod tests {
     #[test]
     fn sums_close_only_if_all_ends_report() {
         assert_eq!(sum(Some(OVERDUE_SECONDS), 0).closing(), Closing::Closed);
-        assert_eq!(sum(Some(OVERDUE_SECONDS + 1), 0).closing(), Closing::Unknown);
+        assert_eq!(
+            sum(Some(OVERDUE_SECONDS + 1), 0).closing(),
+            Closing::Unknown
+        );
         assert_eq!(sum(None, 7).closing(), Closing::Unknown);
         assert_eq!(sum(Some(29), 7).closing(), Closing::Open(7));
         let quiet = DestinationSum {
@@ -142,7 +150,10 @@ mod tests {
         };
         let doubts = quiet.doubts(2);
         assert_eq!(doubts.len(), 1, "{doubts:?}");
-        assert!(doubts[0].ends_with("in no sum: web-0, web-1 and 998 more"), "{doubts:?}");
+        assert!(
+            doubts[0].ends_with("in no sum: web-0, web-1 and 998 more"),
+            "{doubts:?}"
+        );
         assert!(quiet.doubts(usize::MAX)[0].ends_with(", web-999"));
         let late = sum(Some(OVERDUE_SECONDS + 1), 0).doubts(2);
         assert!(late[0].contains("its last report is 5 s old"), "{late:?}");

@@ -56,7 +56,9 @@ fn trust(out: &mut impl Write, to: &DestinationSum) -> Result<()> {
     for doubt in to.doubts(usize::MAX) {
         writeln!(out, "{name}: {}", Printable(&doubt))?;
     }
-    let heard = to.heard().map_or_else(String::new, |seconds| seconds.to_string());
+    let heard = to
+        .heard()
+        .map_or_else(String::new, |seconds| seconds.to_string());
     match to.closing() {
         Closing::Unknown => {}
         Closing::Open(missing) => {

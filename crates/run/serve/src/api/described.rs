@@ -13,6 +13,7 @@ use super::verify::VerifyEvent;
 use crate::ask::{AnswerTable, Askable};
 use crate::audit::AuditEvent;
 use crate::filters::{Completions, FilterCheck};
+use crate::fleet::Fleet;
 use crate::logs::LogSummary;
 use crate::packet::PacketDetail;
 use crate::packets::PacketPage;
@@ -36,6 +37,7 @@ const MADE: &str =
     Changed,
     Completions,
     FilterCheck,
+    Fleet,
     FlowPage,
     KeptQuestion,
     LogSummary,
