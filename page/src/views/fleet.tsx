@@ -242,7 +242,7 @@ function Hosts({ of: fleet, place }: { of: FleetOf; place: Place }) {
             { text: "Interfaces", number: true },
             { text: "Dropped by kernel", number: true },
             { text: "Lost", number: true },
-            "Details",
+            "",
           ]}
         >
           {shown.map((host) => {
@@ -291,7 +291,7 @@ function HostRows(props: { of: Host; version: number; open: boolean; turn: () =>
         <td class={host.lost > 0 ? "number bad" : "number"}>{grouped(host.lost)}</td>
         <td>
           <button type="button" class="plain" aria-expanded={props.open} aria-label={`Details of ${host.name}`} onClick={props.turn}>
-            {props.open ? "hide" : "show"}
+            Details
           </button>
         </td>
       </tr>
