@@ -69,6 +69,7 @@ install_all() {
 
     put 644 "$made/strata.toml" "$DOCDIR/strata.toml"
     put 644 "$here/grafana.json" "$DOCDIR/grafana.json"
+    put 644 "$here/grafana-fleet.json" "$DOCDIR/grafana-fleet.json"
     put 644 "$here/prometheus-alerts.yml" "$DOCDIR/prometheus-alerts.yml"
     put 644 "$here/../LICENSE-APACHE" "$DOCDIR/LICENSE-APACHE"
     put 644 "$here/../LICENSE-MIT" "$DOCDIR/LICENSE-MIT"
@@ -117,7 +118,7 @@ uninstall_all() {
     elif [ -e "$DESTDIR$CONFIG" ]; then
         echo "$DESTDIR$CONFIG was changed, and stays"
     fi
-    drop "$DOCDIR/strata.toml" "$DOCDIR/grafana.json" "$DOCDIR/prometheus-alerts.yml" "$DOCDIR/LICENSE-APACHE" "$DOCDIR/LICENSE-MIT"
+    drop "$DOCDIR/strata.toml" "$DOCDIR/grafana.json" "$DOCDIR/grafana-fleet.json" "$DOCDIR/prometheus-alerts.yml" "$DOCDIR/LICENSE-APACHE" "$DOCDIR/LICENSE-MIT"
     for dir in "$DOCDIR" "$SYSCONFDIR/strata"; do
         [ ! -d "$DESTDIR$dir" ] || rmdir --ignore-fail-on-non-empty "$DESTDIR$dir"
     done

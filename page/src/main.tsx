@@ -10,6 +10,7 @@ import { followLinks, go, type Place, usePlace } from "./router";
 import { keptTheme, turnTheme } from "./theme";
 import { Notice } from "./ui/bits";
 import { Ask } from "./views/ask";
+import { Fleet } from "./views/fleet";
 import { FlowView } from "./views/flow";
 import { Login } from "./views/login";
 import { Now } from "./views/now";
@@ -30,6 +31,7 @@ const VIEWS = [
   { path: "/why", name: "Why", view: WhyView },
   { path: "/policies", name: "Policies", view: Policies },
   { path: "/ask", name: "Ask", view: Ask },
+  { path: "/fleet", name: "Fleet", view: Fleet },
   { path: "/storage", name: "Storage", view: Storage },
 ];
 /** Views that are reached from another. */
@@ -37,6 +39,12 @@ const INNER = [
   { path: "/flow", name: "Flow", view: FlowView, in: "/search" },
   { path: "/packet", name: "Packet", view: PacketView, in: "/search" },
 ];
+
+/** What a server of this kind is for. */
+function homeOf({ recorders, logs, fleet }: Session): string {
+  if (recorders.length > 0) return "/now";
+  return logs.length === 0 && fleet !== null ? "/fleet" : "/search";
+}
 
 function App() {
   const place = usePlace();
@@ -61,7 +69,7 @@ function App() {
   }, []);
   useEffect(begin, [begin]);
 
-  const home = session && session.recorders.length === 0 ? "/search" : "/now";
+  const home = session ? homeOf(session) : "/now";
   const path = place.path === "/" ? home : place.path;
   const inner = INNER.find((view) => view.path === path);
   const view = inner ?? VIEWS.find((view) => view.path === path);
@@ -97,7 +105,7 @@ function App() {
           Strata
         </a>
         <nav aria-label="Views">
-          {VIEWS.map(({ path, name }) => (
+          {VIEWS.filter(({ path }) => path !== "/fleet" || session.fleet !== null).map(({ path, name }) => (
             <a key={path} href={path} aria-current={view && (inner?.in ?? view.path) === path ? "page" : undefined}>
               {name}
             </a>

@@ -12,6 +12,7 @@ const VIEWS = {
   why: "/why",
   policies: "/policies",
   ask: "/ask",
+  fleet: "/fleet",
   storage: "/storage",
 };
 /** What is in sight once a view has its data. */
@@ -23,6 +24,7 @@ const READY = {
   why: "text=Show its flows",
   policies: "text=net 10.0.0.0/8",
   ask: "text=heavy_hitters",
+  fleet: "text=Whether the sum closes is unknown",
   storage: "text=incident 7",
 };
 
@@ -137,6 +139,7 @@ test("nothing that came from packets, policies or recorders is taken for HTML", 
     models: [poisoned(ofSchema("Recording"))],
     askable: { ...ofSchema("Askable"), questions: [{ language: "marple", name: HOSTILE, what: HOSTILE, text: HOSTILE, params: [] }] },
     audit: [poisoned(ofSchema("AuditEvent"))],
+    fleet: poisoned(ofSchema("Fleet")),
   };
   const ticks = (turn) => ({ at: Date.now() / 1000, recorders: moving(turn).recorders.map((one) => poisoned(one)) });
   for (const path of Object.values(VIEWS)) {

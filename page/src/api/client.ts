@@ -109,6 +109,7 @@ const PLACES = {
   questions: ["GET", "/api/v1/questions"],
   keepQuestion: ["POST", "/api/v1/questions"],
   forgetQuestion: ["DELETE", "/api/v1/questions/{name}"],
+  fleet: ["GET", "/api/v1/fleet"],
   askable: ["GET", "/api/v1/ask"],
   ask: ["POST", "/api/v1/ask"],
 } as const satisfies Record<Id, readonly ["GET" | "PUT" | "POST" | "DELETE", keyof paths]>;

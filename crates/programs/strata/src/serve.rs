@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use clap::ValueEnum;
+use strata_control::client::ControllerClient;
 use strata_role::sandbox;
 use strata_serve::{Login, Role, Spec, TlsFiles, serve};
 use strata_store::{Log, MANIFEST_NAME};
@@ -35,6 +36,7 @@ Examples:
   strata serve log/ --socket /run/strata/record-4711/control.sock --open
   strata serve log/ --state /var/lib/strata-page
   strata serve log/ --names networks.txt --mmdb GeoLite2-ASN.mmdb
+  strata serve --fleet /var/lib/strata/controller
   strata serve log/ --listen 192.0.2.10:9470 --token-file tokens --tls-cert s.crt --tls-key s.key
   strata serve log/ --listen 192.0.2.10:9470 --trust-proxy 192.0.2.1/32 \\
       --user-header X-Forwarded-User
@@ -51,13 +53,18 @@ recordings). A token without a role has the role change. HTTP is not encrypted: 
 give --tls-cert, or put a proxy with TLS in front.")]
 pub(crate) struct Args {
     /// Show the logs in these directories.
-    #[arg(value_name = "LOG", required_unless_present = "socket")]
+    #[arg(value_name = "LOG", required_unless_present_any = ["socket", "fleet"])]
     logs: Vec<PathBuf>,
 
     /// Show and steer the recording that listens on this socket (`strata record --socket`); may be
     /// given several times.
     #[arg(long, value_name = "PATH")]
     socket: Vec<PathBuf>,
+
+    /// Show the agents of the controller with this directory (`strata controller run --state`), or
+    /// with the socket in it.
+    #[arg(long, value_name = "DIR")]
+    fleet: Option<PathBuf>,
 
     /// Serve on this address and port; with port 0, on a free one.
     #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:9470")]
@@ -185,19 +192,36 @@ impl Args {
             format!("{socket}: no recording listens there (strata record --socket {socket})")
         });
         let silent: Vec<String> = silent.collect();
-        let shows_nothing = missing.len() == self.logs.len() && silent.len() == self.socket.len();
+        let absent = self.controller().filter(|client| !is_there(client));
+        let absent = absent.map(|client| {
+            let socket = client.socket().display();
+            format!("{socket}: no controller listens there: strata controller run --state DIR")
+        });
+        let shows_nothing = missing.len() == self.logs.len()
+            && silent.len() == self.socket.len()
+            && (self.fleet.is_none() || absent.is_some());
         if shows_nothing || (self.socket.is_empty() && !missing.is_empty()) {
-            return Err(refuse([missing, silent].concat().join("; ")));
+            let all = missing.into_iter().chain(silent).chain(absent);
+            return Err(refuse(all.collect::<Vec<_>>().join("; ")));
         }
-        for absent in missing.iter().chain(&silent) {
+        for absent in missing.iter().chain(&silent).chain(&absent) {
             warn!("{}; it will be shown once it exists", Printable(absent));
         }
         Ok(())
     }
 
+    fn controller(&self) -> Option<ControllerClient> {
+        self.fleet.as_deref().map(ControllerClient::new)
+    }
+
     /// Drops what reading the logs, asking the recordings and starting children does not take.
     fn confine(&self) -> Result<()> {
-        let sockets = self.socket.iter().filter_map(|socket| socket.parent());
+        let controller = self.controller();
+        let of_controller = controller.iter().map(ControllerClient::socket);
+        let of_controller: Vec<&Path> = of_controller.collect();
+        let sockets = self.socket.iter().map(PathBuf::as_path);
+        let sockets = sockets.chain(of_controller.iter().copied());
+        let sockets = sockets.filter_map(Path::parent);
         let dirs: Vec<&Path> = self
             .logs
             .iter()
@@ -205,6 +229,7 @@ impl Args {
             .chain(&self.socket)
             .chain(self.names.files())
             .map(PathBuf::as_path)
+            .chain(of_controller.iter().copied())
             .chain(sockets)
             .collect();
         // Readers lock a file that cannot be made in the sandbox.
@@ -236,6 +261,7 @@ impl Args {
         Ok(Spec {
             logs: self.logs.clone(),
             sockets: self.socket.clone(),
+            fleet: self.fleet.clone(),
             listen: address(&self.listen)?,
             tls: self
                 .tls_cert
@@ -280,6 +306,11 @@ fn not_a_log(dir: &Path) -> Option<String> {
         Err(_) => String::from("this directory does not exist"),
     };
     Some(format!("{named}: {what}: strata record -o DIR makes a log"))
+}
+
+/// A socket that this user may not look for is reported when it is asked.
+fn is_there(client: &ControllerClient) -> bool {
+    !matches!(client.socket().try_exists(), Ok(false))
 }
 
 fn words(opened: Result<Log>) -> Result<Log, String> {

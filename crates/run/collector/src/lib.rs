@@ -37,6 +37,7 @@ use strata_filter::Filter;
 use strata_role::sandbox::{Reach, give_up, thread};
 use strata_role::{At as _, Notice, Result, RoleError, Tell};
 use strata_sandbox::{Owner, Role, SocketFile};
+use strata_sys::pause;
 use strata_sys::socket::{self, Received, Receiver};
 use strata_wire::pcapng::options;
 use strata_wire::{exact, unix_seconds};
@@ -208,6 +209,13 @@ impl Collector {
                 intake.read_keys(key_file);
             }
         };
+        await_reader(
+            &self.socket,
+            &mut intake,
+            stop,
+            (&mut showing, reporting.as_ref()),
+            &mut look,
+        )?;
         let wanted = (stop, self.spec.packets_max);
         collect(
             &self.socket,
@@ -232,6 +240,36 @@ impl Collector {
             failure: output.take_failure().or(failed),
         })
     }
+}
+
+/// Waits until a program reads the pipe, if the output is one: until then, datagrams wait in the buffer of the socket,
+/// and the collector shows its status, with those that found the buffer full.
+fn await_reader(
+    socket: &UdpSocket,
+    intake: &mut Intake<'_>,
+    stop: &AtomicBool,
+    (showing, reporting): (&mut Showing, Option<&Reporting>),
+    look: &mut dyn FnMut(&mut Intake<'_>),
+) -> Result<()> {
+    let is_awaited = |intake: &Intake<'_>| intake.output.0.borrow_mut().is_awaited();
+    let mut summed = Instant::now();
+    while is_awaited(intake)? {
+        if stop.load(Ordering::Relaxed) {
+            intake.output.0.borrow_mut().give_up_reader();
+            break;
+        }
+        look(intake);
+        if summed.elapsed() >= SUM_EVERY {
+            summed = Instant::now();
+            let drops = u64::from(socket::dropped(socket.as_fd())?);
+            showing.publish(&intake.senders, 0, drops);
+            if let Some(reporting) = reporting {
+                reporting.set(intake.sum(drops));
+            }
+        }
+        pause::backoff(IDLE);
+    }
+    Ok(())
 }
 
 /// Writes what comes until it is to stop, or there are as many packets as are wanted.

@@ -11,6 +11,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use strata_role::{At as _, Notice, Result, RoleError, Tell};
@@ -26,12 +27,19 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// A pipe that can be written to has room for at least this number of bytes (`PIPE_BUF`).
 const PIPE_BYTES: usize = 4096;
 
+fn tell_awaited(name: &str, tell: &Tell) {
+    let what = "waiting until a program opens this pipe for reading";
+    tell(&Notice::warning(format!("{name}: {what}")));
+}
+
 /// Where a collector writes.
 #[derive(Debug)]
 pub struct Outlet<'a> {
     name: String,
     /// `None` if no program opened the pipe for reading before the end.
     file: Option<File>,
+    /// Whether it is a pipe that had no reader when it was looked at last.
+    awaits: bool,
     /// Whether it is waited for, so that a reader that stalls does not keep the process from
     /// ending.
     waits: bool,
@@ -48,8 +56,9 @@ pub struct Outlet<'a> {
 }
 
 impl<'a> Outlet<'a> {
-    /// Creates a file for `owner`, or opens a named pipe as soon as somebody reads it. Returns also when it is to stop.
-    /// A file that exists keeps its owner.
+    /// Creates a file for `owner`, or opens a named pipe. A file that exists keeps its owner. A program that reads the
+    /// pipe may come later ([`Outlet::is_awaited`]); if the pipe can be written to, but not read, it is waited for here,
+    /// at most until `stop`.
     ///
     /// # Errors
     ///
@@ -67,26 +76,61 @@ impl<'a> Outlet<'a> {
             }
             return Ok(Self::new(name, Some(file), false, stop));
         }
-        let mut options = OpenOptions::new();
         let flags = OFlags::NONBLOCK.bits().cast_signed();
+        let mut options = OpenOptions::new();
+        // Without a reader, a pipe cannot be opened for writing (fifo(7)): for this moment, it is this process.
+        let reader = options.read(true).custom_flags(flags).open(path);
+        let mut options = OpenOptions::new();
         options.write(true).custom_flags(flags);
         let mut has_told = false;
         loop {
             match options.open(path) {
-                Ok(file) => return Ok(Self::new(name, Some(file), true, stop)),
+                Ok(file) => {
+                    drop(reader);
+                    let mut outlet = Self::new(name, Some(file), true, stop);
+                    outlet.awaits = true;
+                    if outlet.is_awaited().at(path.display())? {
+                        tell_awaited(&outlet.name, tell);
+                    }
+                    return Ok(outlet);
+                }
                 Err(error) if error.raw_os_error() == Some(Errno::NXIO.raw_os_error()) => {
                     if stop.load(Ordering::Relaxed) {
                         return Ok(Self::new(name, None, true, stop));
                     }
                     if !std::mem::replace(&mut has_told, true) {
-                        let what = "waiting until a program opens this pipe for reading";
-                        tell(&Notice::warning(format!("{name}: {what}")));
+                        tell_awaited(&name, tell);
                     }
                     pause::backoff(LOOK);
                 }
                 Err(error) => return Err(error).at_with(|| format!("{name}: cannot write")),
             }
         }
+    }
+
+    /// Whether its pipe has had no reader yet.
+    ///
+    /// # Errors
+    ///
+    /// If the pipe cannot be polled.
+    pub(super) fn is_awaited(&mut self) -> io::Result<bool> {
+        if let Some(file) = self.file.as_ref().filter(|_| self.awaits) {
+            let fd = PollFd::new(file, PollFlags::OUT);
+            let mut all = [fd];
+            match poll(&mut all, Some(&Timespec::default())) {
+                // A pipe without readers is in error (`pipe_poll`).
+                Ok(_) => self.awaits = all[0].revents().contains(PollFlags::ERR),
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(self.awaits)
+    }
+
+    /// Waits for no reader any more: nothing can be written.
+    pub(super) fn give_up_reader(&mut self) {
+        self.awaits = false;
+        self.file = None;
     }
 
     /// Writes to what is open already: a pipe or a socket, or a file.
@@ -110,6 +154,7 @@ impl<'a> Outlet<'a> {
         Self {
             name,
             file,
+            awaits: false,
             waits,
             stop,
             patience: PATIENCE,

@@ -451,6 +451,12 @@ impl Metric {
     }
 }
 
+/// Of this number of samples of a metric, the number of those that [`family`] leaves out.
+#[must_use]
+pub fn left_out(samples: usize) -> usize {
+    samples.saturating_sub(SAMPLES_MAX)
+}
+
 /// Writes a metric with this name and help text, unless it has no sample; of too many, the first ones. Values of labels
 /// may come from outside.
 ///

@@ -89,6 +89,7 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         .route("/logs/{log}/models", get(look::models))
         .route("/logs/{log}/verify", get(verify::verify))
         .route("/logs/{log}/labels", post(change::label))
+        .route("/fleet", get(fleet))
         .route("/ask", get(askable).post(question))
         .route("/questions", get(questions).post(change::keep_question))
         .route("/questions/{name}", delete(change::forget_question))
@@ -162,6 +163,7 @@ fn recorder(app: &App, id: &str) -> Result<Arc<Recorder>, Refused> {
     "version": "0.9.0",
     "logs": [{"id": "0", "path": "/var/log/strata/edge"}],
     "recorders": [{"id": "0", "socket": "/run/strata/record-4711/control.sock", "log": "0"}],
+    "fleet": "/var/lib/strata/controller/control.sock",
     "tshark": true,
     "sql": false,
 }))]
@@ -180,6 +182,9 @@ struct Session {
     version: &'static str,
     logs: Vec<SessionLog>,
     recorders: Vec<SessionRecorder>,
+    /// Socket of the controller whose fleet is shown; null without --fleet.
+    #[schema(required)]
+    fleet: Option<String>,
     tshark: bool,
     sql: bool,
 }
@@ -230,6 +235,7 @@ fn session_of(app: &App, who: &Who) -> Session {
         socket: recorder.socket.display().to_string(),
         log: recorder.log().and_then(|log| app.logs.id_of(&log)),
     });
+    let controller = app.fleet.as_ref();
     Session {
         user: who.name.clone(),
         roles,
@@ -245,6 +251,7 @@ fn session_of(app: &App, who: &Who) -> Session {
         version: env!("CARGO_PKG_VERSION"),
         logs: logs.collect(),
         recorders: recorders.collect(),
+        fleet: controller.map(|controller| controller.socket().display().to_string()),
         tshark: child::find("tshark", None).is_some(),
         sql: ask::has_sql(app),
     }
@@ -307,6 +314,14 @@ async fn history(State(app): Shared, Path(id): Path<String>) -> Answer<Series> {
 
 async fn events(State(app): Shared, Path(id): Path<String>) -> Answer<Vec<RecorderEvent>> {
     Ok(Json(recorder(&app, &id)?.events()))
+}
+
+async fn fleet(State(app): Shared) -> Result<Response, Refused> {
+    let none = "this server shows no fleet: start strata serve with --fleet and the controller's directory";
+    let controller = app.fleet.clone();
+    let controller = controller.ok_or_else(|| Refused::not_found(none))?;
+    let fleet = app.work.short(move |_| controller.fleet()).await?;
+    Ok(Json(&*fleet).into_response())
 }
 
 async fn askable(State(app): Shared) -> Json<Askable> {

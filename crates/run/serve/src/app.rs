@@ -7,6 +7,7 @@ use crate::Spec;
 use crate::access::audit::Audit;
 use crate::access::trust::Gate;
 use crate::ask::saved::Saved;
+use crate::fleet::Controller;
 use crate::logs::Logs;
 use crate::recorders::{Recorder, Ticks, ticks};
 use crate::search::results::Searches;
@@ -19,6 +20,7 @@ pub(crate) struct App {
     pub(crate) audit: Arc<Audit>,
     pub(crate) logs: Logs,
     pub(crate) recorders: Vec<Arc<Recorder>>,
+    pub(crate) fleet: Option<Arc<Controller>>,
     pub(crate) searches: Searches,
     pub(crate) saved: Saved,
     pub(crate) work: Work,
@@ -37,6 +39,7 @@ impl App {
             audit,
             logs: Logs::new(&spec.logs, open, open_stored),
             recorders: recorders.collect(),
+            fleet: spec.fleet.as_deref().map(Controller::new).map(Arc::new),
             searches: Searches::default(),
             saved: Saved::new(spec.state.clone()),
             work: Work::new(),

@@ -12,6 +12,7 @@
 //! saved label      what users keep: questions, labels of flows
 //! why packets      the packets of a flow; the conditions of the forest
 //! recorders        recordings, asked once a second
+//! fleet            a controller of agents, asked when a browser wants it
 //! logs             logs, opened for each request
 //! work body        work off the server's thread, bounded; answers as they come
 //! trust attempts   who may what; failed logins wait
@@ -22,7 +23,7 @@
 //! ```
 //!
 //! Threads and asynchronous code are in `work`, `recorders`, `child` and `api` only. Uses `query` for
-//! logs and `control` for recordings; used by the command line.
+//! logs and `control` for recordings and controllers; used by the command line.
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 // For the example of a recorder's status.
@@ -33,6 +34,7 @@ mod api;
 mod app;
 mod ask;
 mod filters;
+mod fleet;
 mod label;
 mod logs;
 mod packets;
@@ -73,6 +75,8 @@ pub struct Spec {
     pub logs: Vec<PathBuf>,
     /// Sockets of recordings.
     pub sockets: Vec<PathBuf>,
+    /// The directory or socket of a controller of agents, whose fleet is shown.
+    pub fleet: Option<PathBuf>,
     /// Where to listen.
     pub listen: SocketAddr,
     /// Serves HTTPS, if given.

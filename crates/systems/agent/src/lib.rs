@@ -10,6 +10,7 @@
 //! follower   the agent: what to capture and export, from what it was assigned and what is there
 //! bridged    what crosses a bridge is exported once
 //! document   policies, tenants and identities as an administrator writes them; differences
+//! closing    whether the sums of what was exported and received close
 //! message    what agents and controller say to each other
 //! pattern    names with * and ?
 //! limits     how much there may be
@@ -18,6 +19,7 @@
 #![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 
 mod bridged;
+mod closing;
 mod document;
 mod follower;
 mod limits;
@@ -25,6 +27,7 @@ mod message;
 mod pattern;
 mod registry;
 
+pub use closing::{Closing, OVERDUE_SECONDS};
 pub use document::{Difference, DocumentError, DocumentFile, Documents, FILES_MAX, POLICIES_MAX};
 pub use follower::{Follower, Local, Plan, Step};
 pub use limits::{AGENTS_MAX, IDENTITY_MAX, INTERFACES_MAX};

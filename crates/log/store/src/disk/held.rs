@@ -53,10 +53,17 @@ struct Spare {
     name: String,
     /// The directory of both.
     dir: File,
-    spare: File,
-    /// The file that the spare one replaces: it then becomes the next spare.
-    current: File,
-    /// Bytes reserved in `spare`.
+    spare: Reserved,
+    /// The file that the spare one replaces. It then becomes the next spare, on a disk that is full: so it needs its
+    /// space before.
+    current: Reserved,
+}
+
+/// A file with space for the next content.
+#[derive(Debug)]
+struct Reserved {
+    file: File,
+    /// Bytes of that space, from the start of the file.
     bytes: u64,
 }
 
@@ -129,9 +136,8 @@ impl Held {
         let mut made = Spare {
             name: name.to_owned(),
             dir: File::open(root)?,
-            spare,
-            current,
-            bytes: 0,
+            spare: Reserved::new(spare),
+            current: Reserved::new(current),
         };
         made.reserve(content_len);
         *lock(&self.spare) = Some(made);
@@ -143,6 +149,7 @@ impl Held {
         if let Some(held) = lock(&self.spare).take() {
             // If it cannot be deleted, the next recording into this log uses it.
             let _ = unlinkat(&held.dir, format!("{}{SPARE}", held.name), AtFlags::empty());
+            held.current.release();
         }
         let mut descriptors = lock(&self.descriptors);
         descriptors.wanted = 0;
@@ -177,7 +184,7 @@ impl Held {
     /// Says that `file` has replaced the file that there is a spare for.
     pub(super) fn replaced(&self, name: &str, file: File, content_len: usize) {
         if let Some(held) = lock(&self.spare).as_mut().filter(|held| held.name == name) {
-            held.current = file;
+            held.current = Reserved::new(file);
             held.reserve(content_len as u64);
         }
     }
@@ -194,27 +201,58 @@ impl Held {
     }
 }
 
-impl Spare {
-    /// Reserves space for more than `content_len` bytes in the spare file.
-    fn reserve(&mut self, content_len: u64) {
-        // The next content is seldom much longer than this one.
-        let wanted = (content_len * 2 + (8 << 10)).next_multiple_of(4 << 10);
+impl Reserved {
+    fn new(file: File) -> Self {
+        Self { file, bytes: 0 }
+    }
+
+    /// Reserves this number of bytes, if the disk has them and they are not reserved yet.
+    fn reserve(&mut self, wanted: u64) {
         if self.bytes < wanted
-            && fallocate(&self.spare, FallocateFlags::KEEP_SIZE, 0, wanted).is_ok()
+            && fallocate(&self.file, FallocateFlags::KEEP_SIZE, 0, wanted).is_ok()
         {
             self.bytes = wanted;
         }
     }
 
+    /// Frees the space after what the file holds.
+    fn release(&self) {
+        // What stays reserved is a few blocks, which only cost space.
+        if self.bytes > 0
+            && let Ok(about) = self.file.metadata()
+        {
+            let _ = self.file.set_len(about.len());
+        }
+    }
+
+    /// Replaces what the file holds.
+    fn write(&mut self, content: &[u8]) -> io::Result<()> {
+        let len = content.len() as u64;
+        self.file.write_all_at(content, 0)?;
+        if self.file.metadata()?.len() > len {
+            // This frees the space after it, too.
+            self.file.set_len(len)?;
+            let bytes = self.bytes;
+            self.bytes = 0;
+            self.reserve(bytes);
+        }
+        self.file.sync_all()
+    }
+}
+
+impl Spare {
+    /// Reserves space for more than `content_len` bytes in both files.
+    fn reserve(&mut self, content_len: u64) {
+        // The next content is seldom much longer than this one. A file has at most 2^63 bytes.
+        let wanted = (content_len * 2 + (8 << 10)).next_multiple_of(4 << 10);
+        self.spare.reserve(wanted);
+        self.current.reserve(wanted);
+    }
+
     /// Writes the spare file and exchanges it with the current one; returns whether there is still
     /// a spare.
     fn exchange(&mut self, content: &[u8]) -> io::Result<bool> {
-        let len = content.len() as u64;
-        self.spare.write_all_at(content, 0)?;
-        if self.spare.metadata()?.len() > len {
-            self.spare.set_len(len)?;
-        }
-        self.spare.sync_all()?;
+        self.spare.write(content)?;
         let from = format!("{}{SPARE}", self.name);
         let rename = |flags| renameat_with(&self.dir, &from, &self.dir, &self.name, flags);
         let kept = match rename(RenameFlags::EXCHANGE) {
@@ -227,8 +265,7 @@ impl Spare {
             Err(error) => return Err(error.into()),
         };
         std::mem::swap(&mut self.spare, &mut self.current);
-        self.bytes = 0;
-        self.reserve(len);
+        self.reserve(content.len() as u64);
         self.dir.sync_all()?;
         Ok(kept)
     }

@@ -51,6 +51,46 @@ impl Outcome {
     }
 }
 
+/// A file whose replacement is held ahead grows while the disk is full, as a manifest with many files does: each of the
+/// two files that take turns has its own space.
+#[test]
+fn a_file_that_is_held_ahead_grows_on_a_full_disk() {
+    if !may_use_kernel("a small disk") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let small = strata_testkit::Disk::new(dir.path(), "1M");
+    let log = small.path().join("log");
+    let disk = RealDisk::create_dir(&log).unwrap();
+    let name = "manifest.json";
+    let content = |len: usize| vec![b'x'; len];
+    disk.replace(name, &content(3_000)).unwrap();
+    disk.hold_ahead(name, 0).unwrap();
+    // Grown before it is full.
+    disk.replace(name, &content(20_000)).unwrap();
+    let mut filler = File::create(small.path().join("filler")).unwrap();
+    while filler.write_all(&[1; 4096]).is_ok() {}
+    assert!(fs::write(small.path().join("more"), content(5_000)).is_err());
+    for len in [20_500, 24_000, 30_000, 36_000, 48_000] {
+        disk.replace(name, &content(len)).unwrap();
+        assert_eq!(fs::read(log.join(name)).unwrap().len(), len);
+    }
+    // It may shrink, and grow again.
+    for len in [9_000, 30_000, 31_000] {
+        disk.replace(name, &content(len)).unwrap();
+        assert_eq!(fs::read(log.join(name)).unwrap().len(), len);
+    }
+    disk.let_go();
+    let left: Vec<_> = fs::read_dir(&log).unwrap().flatten().collect();
+    assert!(
+        left.iter()
+            .all(|file| !file.file_name().to_string_lossy().ends_with(".spare"))
+    );
+    let about = fs::metadata(log.join(name)).unwrap();
+    let blocks = std::os::unix::fs::MetadataExt::blocks(&about);
+    assert!(blocks * 512 <= 32 << 10, "{blocks} blocks stay reserved");
+}
+
 fn options(when_full: WhenFull) -> RecorderOptions {
     RecorderOptions {
         block_bytes: 64 << 10,

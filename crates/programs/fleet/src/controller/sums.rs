@@ -3,15 +3,11 @@
 use std::io::Write;
 
 use anyhow::Result;
-use strata_agent::{CollectorState, DestinationSum, InterfaceSum};
+use strata_agent::{Closing, CollectorState, DestinationSum, InterfaceSum};
 use strata_terminal::listing::{ColumnForm, Reader, listing};
 use strata_terminal::output::standard;
 use strata_terminal::text::count_of;
 use strata_wire::{Printable, PrintableJson, grouped};
-
-/// A collector reports every 2 s. Once its last report is older than two of them, nothing is said of what
-/// was exported since.
-const OVERDUE_SECONDS: u64 = 4;
 
 pub(super) fn show(sums: &[DestinationSum], json: bool) -> Result<()> {
     let mut out = standard();
@@ -57,64 +53,32 @@ fn destination(out: &mut impl Write, to: &DestinationSum) -> Result<()> {
 /// How far the sum can be trusted.
 fn trust(out: &mut impl Write, to: &DestinationSum) -> Result<()> {
     let name = Printable(&to.name);
-    if !to.silent.is_empty() {
-        let silent = to.silent.join(", ");
-        writeln!(
-            out,
-            "{name}: packets that these agents have exported since their last report are in no sum: {}",
-            Printable(&silent)
-        )?;
+    for doubt in to.doubts(usize::MAX) {
+        writeln!(out, "{name}: {}", Printable(&doubt))?;
     }
-    if !to.revoked.is_empty() {
-        let revoked = to.revoked.join(", ");
-        writeln!(
-            out,
-            "{name}: these agents are revoked, but may still export; packets that they have exported since then, and \
-             that the collector does not know of, are in no sum: {}",
-            Printable(&revoked)
-        )?;
-    }
-    if to.of_others > 0 {
-        let packets = count_of(to.of_others, "packet");
-        writeln!(
-            out,
-            "{name}: {packets} in sessions that no agent has reported since the controller started: none of \
-             these can be missing"
-        )?;
-    }
-    let state = to
-        .collector
-        .as_ref()
-        .map(|collector| collector.state.as_str());
-    let heard = to.collector.as_ref().and_then(|collector| collector.heard);
-    let Some(seconds) = heard.filter(|_| !to.interfaces.is_empty()) else {
-        return Ok(());
-    };
-    let is_overdue = seconds > OVERDUE_SECONDS;
-    if state == Some("up") && is_overdue {
-        writeln!(
-            out,
-            "{name}: the collector is overdue: it reports every 2 s, and its last report is {seconds} s old; packets \
-             that were exported since then may be in no sum"
-        )?;
-    }
-    if to.sum.missing > 0 {
-        let missing = count_of(to.sum.missing, "packet");
-        return Ok(writeln!(
-            out,
-            "{name}: the collector does not know of {missing}: sent since its last report, or in sessions that it \
-             has not heard of, or at the end of one that was cut short"
-        )?);
-    }
-    if state == Some("up") && !is_overdue && to.silent.is_empty() && to.revoked.is_empty() {
-        let before = match to.sum.before {
-            0 => "",
-            _ => ", or is from before this run of the collector",
-        };
-        writeln!(
-            out,
-            "{name}: as of reports {seconds} s ago, each exported packet was received, or is counted as lost{before}"
-        )?;
+    let heard = to
+        .heard()
+        .map_or_else(String::new, |seconds| seconds.to_string());
+    match to.closing() {
+        Closing::Unknown => {}
+        Closing::Open(missing) => {
+            let missing = count_of(missing, "packet");
+            writeln!(
+                out,
+                "{name}: the collector does not know of {missing}: sent since its last report, or in sessions that it \
+                 has not heard of, or at the end of one that was cut short"
+            )?;
+        }
+        Closing::Closed => {
+            let before = match to.sum.before {
+                0 => "",
+                _ => ", or is from before this run of the collector",
+            };
+            writeln!(
+                out,
+                "{name}: as of reports {heard} s ago, each exported packet was received, or is counted as lost{before}"
+            )?;
+        }
     }
     Ok(())
 }
@@ -189,6 +153,8 @@ fn row(name: &str, identity: String, of: &InterfaceSum) -> [String; 7] {
 
 #[cfg(test)]
 mod tests {
+    use strata_agent::OVERDUE_SECONDS;
+
     use super::*;
 
     fn said(heard: Option<u64>, missing: u64) -> String {

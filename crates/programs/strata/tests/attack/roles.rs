@@ -3,9 +3,11 @@
 use std::fs;
 use std::io::Write;
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::Stdio;
 use std::sync::Mutex;
+use std::time::Duration;
 
 use strata_testkit::Namespace;
 
@@ -63,7 +65,11 @@ const PROFILE: usize = 14;
 const CLASSIFY: usize = 15;
 
 const ROLES: [Role; 16] = [
-    role("collector", "-o {}/collected", "collecting"),
+    role(
+        "collector",
+        "-o {}/collected --socket {}/control.sock",
+        "collecting",
+    ),
     role(
         "gpv agent",
         "--listen 0.0.0.0:4739 --allow 127.0.0.0/8 -w {}/r.parquet --flush-idle 1s",
@@ -249,6 +255,32 @@ impl<const ROLE: usize> Working<ROLE> {
         }
     }
 
+    /// As [`besieged`], on the control socket of a collector that records.
+    fn control(&self, round: &mut Round) {
+        let socket = self.dir.path().join("control.sock");
+        besieged(round, &socket, || self.lives());
+    }
+
+    /// The same, on that of a collector that writes a stream.
+    fn control_of_stream(&self, round: &mut Round) {
+        let dir = self.dir.path();
+        let socket = dir.join("stream.sock");
+        let mut command = strata();
+        command
+            .args(["collector", "--listen", "127.0.0.1:4799", "-w"])
+            .arg(dir.join("all.pcapng"))
+            .arg("--socket")
+            .arg(&socket);
+        let mut victim = Victim::start(dir, "stream", BOUNDS, &command);
+        until("it works", PATIENCE, || {
+            victim.lives();
+            victim.is_confined() && victim.said().contains("collecting")
+        });
+        victim.is_ready();
+        besieged(round, &socket, || victim.lives());
+        drop(victim.ended_well());
+    }
+
     /// Vectors that no switch would send.
     fn vectors(&self, round: &mut Round) {
         self.datagrams(round, &[4739], &[b"SGPV\x02\0\x01\0", b"SGPV", b""]);
@@ -329,6 +361,47 @@ impl<const ROLE: usize> Working<ROLE> {
     }
 }
 
+/// Programs of a user who may open a control socket: requests that are broken, long, slow or many. One that asks
+/// properly has its answer all the while.
+fn besieged(round: &mut Round, socket: &Path, mut lives: impl FnMut()) {
+    const STEP: Duration = Duration::from_millis(50);
+    const STARTS: [&[u8]; 7] = [
+        b"",
+        b"GET /metrics HTTP/1.1\r\nHost: a\r\nX-Slow: ",
+        b"GET /api/v1/status HTTP/1.1\r\nHost: a\r\n\r\n",
+        b"GET /api/v1/events HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n",
+        b"PUT /api/v1/mode HTTP/1.1\r\nHost: a\r\nContent-Length: 18446744073709551615\r\n\r\n{",
+        b"POST /api/v1/policies HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\nffffffffffffffff\r\n",
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+    ];
+    while round.goes_on() {
+        let mut held = Vec::new();
+        for number in 0..200 {
+            let Ok(mut stream) = UnixStream::connect(socket) else {
+                continue;
+            };
+            stream.set_write_timeout(Some(STEP)).unwrap();
+            let start = STARTS[number % STARTS.len()];
+            // It may be closed by now, or take no more.
+            let _ = stream.write_all(start);
+            let more = usize::try_from(round.random() % 9000).unwrap();
+            let _ = match number % 3 {
+                0 => stream.write_all(&round.bytes(more)),
+                1 => stream.write_all(HOSTILE_TEXT.as_bytes()),
+                _ => Ok(()),
+            };
+            held.push(stream);
+        }
+        let mut status = strata();
+        let status = status.args(["status", "--socket"]).arg(socket);
+        let (done, text) = run(status, PATIENCE);
+        assert!(done, "{text}");
+        assert!(text.contains("collects on UDP"), "{text}");
+        drop(held);
+        lives();
+    }
+}
+
 #[test]
 fn every_role_that_faces_strangers_is_attacked() {
     let here = ROLES.iter().map(|role| role.name);
@@ -344,9 +417,13 @@ fn every_role_that_faces_strangers_is_attacked() {
 
 #[test]
 fn by_datagrams() {
-    let attacks: &[Attack<Working<COLLECTOR>>] = &[("datagrams", |s, r| {
-        s.datagrams(r, &[4740], &[b"", b"SX\x01", b"SX", b"SE\x01"]);
-    })];
+    let attacks: &[Attack<Working<COLLECTOR>>] = &[
+        ("datagrams", |s, r| {
+            s.datagrams(r, &[4740], &[b"", b"SX\x01", b"SX", b"SE\x01"]);
+        }),
+        ("control socket", |s, r| s.control(r)),
+        ("control socket of a stream", |s, r| s.control_of_stream(r)),
+    ];
     siege("collector", attacks);
     let attacks: &[Attack<Working<GPV_AGENT>>] = &[("datagrams", |s, r| {
         s.vectors(r);

@@ -7,7 +7,7 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
 
 use super::samples::{Sample, amount, one, real};
-use super::{Format, as_prometheus, family};
+use super::{Format, as_prometheus, family, left_out};
 use crate::status::{CollectorStatus, SenderStatus};
 
 /// The page of a collector that writes a stream.
@@ -135,6 +135,11 @@ impl Collected {
                 "collector_senders",
                 "Interfaces of senders that are known",
                 one(real(status.senders.len())),
+            ),
+            (
+                "collector_senders_left_out",
+                "Interfaces of senders without metrics of their own, since there are too many: the status has all",
+                one(real(left_out(status.senders.len()))),
             ),
             (
                 "collector_uptime_seconds",

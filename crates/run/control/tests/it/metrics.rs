@@ -258,6 +258,10 @@ fn a_collector_has_metrics_of_each_sender() {
     ] {
         assert!(page.contains(&format!("\n{line}\n")), "{line}: {page}");
     }
+    assert!(
+        page.contains("\nstrata_collector_senders_left_out{} 0.0\n"),
+        "{page}"
+    );
     if let Some((_, said)) = promtool(&["check", "metrics"], &page) {
         assert_eq!(said, "", "{page}");
     }
@@ -276,6 +280,30 @@ fn a_collector_has_metrics_of_each_sender() {
     }
     if let Some((_, said)) = promtool(&["check", "metrics"], &page) {
         assert_eq!(said, "", "{page}");
+    }
+}
+
+#[test]
+fn a_page_of_a_collector_says_how_many_senders_it_leaves_out() {
+    let sender = collected().senders.remove(0);
+    let senders = (0..1234).map(|identity| SenderStatus {
+        identity,
+        ..sender.clone()
+    });
+    let many = CollectorStatus {
+        senders: senders.collect(),
+        ..collected()
+    };
+    let page = metrics::collector_text(many, Format::Prometheus);
+    let shown = page
+        .matches("\nstrata_collector_sender_packets_total{")
+        .count();
+    assert_eq!(shown, 1000);
+    for line in [
+        "strata_collector_senders{} 1234.0",
+        "strata_collector_senders_left_out{} 234.0",
+    ] {
+        assert!(page.contains(&format!("\n{line}\n")), "{line}: {page}");
     }
 }
 
@@ -305,6 +333,7 @@ fn alert_rules_tell_trouble_from_none() {
         .filter(|word| word.starts_with("strata_") && !word.starts_with("strata_fleet_"))
         .collect();
     assert!(used.len() > 8, "{used:?}");
+    let names = names + &metrics::collector_text(collected(), Format::Prometheus);
     for name in used {
         assert!(names.contains(&format!("# TYPE {name} ")), "{name}");
     }

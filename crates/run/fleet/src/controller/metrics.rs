@@ -5,8 +5,8 @@ use prometheus_client::encoding::{DescriptorEncoder, text};
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
-use strata_agent::{AgentStatus, DestinationSum, ExportCount};
-use strata_control::metrics::{Format, Sample, as_prometheus, family};
+use strata_agent::{AgentStatus, Closing, CollectorState, DestinationSum, ExportCount};
+use strata_control::metrics::{Format, Sample, as_prometheus, family, left_out};
 
 /// What a page shows.
 #[derive(Debug)]
@@ -49,6 +49,11 @@ impl Fleet {
         self.agents.iter().filter_map(sample).collect()
     }
 
+    fn left_out(&self) -> u64 {
+        let agents = self.agents.iter();
+        left_out(agents.filter(|agent| agent.state != "revoked").count()) as u64
+    }
+
     fn exports(&self, counts: fn(&ExportCount) -> Vec<(&'static str, u64)>) -> Vec<Sample<u64>> {
         let mut samples = Vec::new();
         for agent in &self.agents {
@@ -77,6 +82,15 @@ impl Fleet {
             }
         }
         samples
+    }
+
+    /// Of destinations whose collector has reported.
+    fn collectors<V>(&self, value: fn(&CollectorState) -> Option<V>) -> Vec<Sample<V>> {
+        self.destinations(|to| {
+            let collector = to.collector.as_ref().filter(|one| one.heard.is_some());
+            let value = collector.and_then(value);
+            value.map(|value| (None, value)).into_iter().collect()
+        })
     }
 
     fn gauges(&self) -> Vec<(&'static str, &'static str, Vec<Sample<f64>>)> {
@@ -120,6 +134,21 @@ impl Fleet {
                 self.agents(|agent| Some(f64::from(agent.captures))),
             ),
             (
+                "agent_silent_seconds",
+                "Time since the last report of the agent",
+                self.agents(|agent| agent.heard.map(real)),
+            ),
+            (
+                "agent_policies_version",
+                "Version of the policies that the agent runs",
+                self.agents(|agent| Some(real(agent.runs))),
+            ),
+            (
+                "agents_left_out",
+                "Agents without metrics of their own, since there are too many: `strata controller agents` lists all",
+                vec![(Vec::new(), real(self.left_out()))],
+            ),
+            (
                 "policies_version",
                 "The current version of the policies",
                 vec![(Vec::new(), real(self.version))],
@@ -131,6 +160,25 @@ impl Fleet {
                     let collector = to.collector.as_ref();
                     let is_up = collector.map(|collector| flag(collector.state == "up"));
                     is_up.map(|is_up| (None, is_up)).into_iter().collect()
+                }),
+            ),
+            (
+                "collector_silent_seconds",
+                "Time since the last report of the collector",
+                self.collectors(|one| one.heard.map(real)),
+            ),
+            (
+                "collector_unwritten_packets",
+                "Packets that the collector could not write, or still had in memory, at its last report",
+                self.collectors(|one| Some(real(one.not_written))),
+            ),
+            (
+                "destination_sums_close",
+                "Whether each exported packet was received, or is counted as lost (1), or not (0); none if that is unknown",
+                self.destinations(|to| match to.closing() {
+                    Closing::Closed => vec![(None, flag(true))],
+                    Closing::Open(_) => vec![(None, flag(false))],
+                    Closing::Unknown => Vec::new(),
                 }),
             ),
             (
@@ -172,6 +220,16 @@ impl Fleet {
                 "agent_export_datagrams",
                 "Datagrams that were not sent",
                 self.exports(|to| vec![("not-sent", to.not_sent)]),
+            ),
+            (
+                "collector_refused_datagrams",
+                "Datagrams that the collector did not accept",
+                self.collectors(|one| Some(one.not_accepted)),
+            ),
+            (
+                "collector_socket_dropped_messages",
+                "Messages that found the buffer of the collector's socket full",
+                self.collectors(|one| Some(one.socket_drops)),
             ),
         ]
     }
@@ -220,10 +278,17 @@ mod tests {
         };
         let mut destination = DestinationSum {
             name: "here".into(),
-            collector: Some(Default::default()),
+            collector: Some(CollectorState {
+                heard: Some(2),
+                socket_drops: 9,
+                not_written: 4,
+                ..CollectorState::default()
+            }),
+            interfaces: vec![Default::default()],
             ..DestinationSum::default()
         };
         destination.sum.lost = 5;
+        destination.sum.missing = 1;
         Fleet {
             agents: vec![
                 agent.clone(),
@@ -248,6 +313,13 @@ mod tests {
             r#"strata_fleet_agent_dropped_packets_total{agent="a \"quoted\" name"} 3"#,
             r#"strata_fleet_destination_packets{destination="here",result="lost"} 5.0"#,
             r#"strata_fleet_collector_up{destination="here"} 0.0"#,
+            r#"strata_fleet_collector_silent_seconds{destination="here"} 2.0"#,
+            r#"strata_fleet_collector_unwritten_packets{destination="here"} 4.0"#,
+            r#"strata_fleet_collector_socket_dropped_messages_total{destination="here"} 9"#,
+            r#"strata_fleet_destination_sums_close{destination="here"} 0.0"#,
+            r#"strata_fleet_agent_silent_seconds{agent="a \"quoted\" name"} 1.0"#,
+            r#"strata_fleet_agent_policies_version{agent="a \"quoted\" name"} 2.0"#,
+            "strata_fleet_agents_left_out{} 0.0",
             "strata_fleet_policies_version{} 3.0",
         ] {
             assert!(page.contains(&format!("\n{line}\n")), "{line}: {page}");
@@ -255,20 +327,40 @@ mod tests {
         assert!(!page.contains(r#"agent_up{agent="gone""#), "{page}");
     }
 
-    /// The alert rules that are installed know its metrics.
+    /// The alert rules and the dashboard that are installed know its metrics.
     #[test]
-    fn alert_rules_are_of_metrics_that_there_are() {
-        let rules = strata_testkit::workspace_root().join("deploy/prometheus-alerts.yml");
-        let rules = std::fs::read_to_string(rules).unwrap();
-        let is_of_name = |c: char| c == '_' || c.is_ascii_alphanumeric();
-        let names = rules.split(|c| !is_of_name(c));
-        let used: BTreeSet<&str> = names
-            .filter(|word| word.starts_with("strata_fleet_"))
-            .collect();
+    fn alert_rules_and_dashboard_are_of_metrics_that_there_are() {
         let page = page(fleet(), Format::Prometheus);
-        assert!(used.len() > 5, "{used:?}");
-        for name in used {
-            assert!(page.contains(&format!("# TYPE {name} ")), "{name}");
+        for (file, most) in [("prometheus-alerts.yml", 9), ("grafana-fleet.json", 12)] {
+            let path = strata_testkit::workspace_root().join("deploy").join(file);
+            let text = std::fs::read_to_string(path).unwrap();
+            let is_of_name = |c: char| c == '_' || c.is_ascii_alphanumeric();
+            let names = text.split(|c| !is_of_name(c));
+            let used: BTreeSet<&str> = names
+                .filter(|word| word.starts_with("strata_fleet_"))
+                .collect();
+            assert!(used.len() > most, "{file}: {used:?}");
+            for name in used {
+                assert!(page.contains(&format!("# TYPE {name} ")), "{file}: {name}");
+            }
         }
+    }
+
+    #[test]
+    fn a_page_says_how_many_agents_it_leaves_out() {
+        let mut many = fleet();
+        let agent = many.agents[0].clone();
+        many.agents = (0..1007)
+            .map(|n| AgentStatus {
+                name: format!("web-{n}"),
+                ..agent.clone()
+            })
+            .collect();
+        let page = page(many, Format::Prometheus);
+        assert_eq!(page.matches("\nstrata_fleet_agent_up{").count(), 1000);
+        assert!(
+            page.contains("\nstrata_fleet_agents_left_out{} 7.0\n"),
+            "{page}"
+        );
     }
 }

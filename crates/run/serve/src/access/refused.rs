@@ -7,7 +7,7 @@ use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use strata_archive::ArchiveError;
-use strata_control::client::ClientError;
+use strata_control::client::{ClientError, ControllerError};
 use strata_filter::ParseError;
 use strata_store::StoreError;
 use strata_wire::clamped;
@@ -31,7 +31,7 @@ pub(crate) struct Refused {
     /// The error and the remedy, in plain English.
     pub(crate) error: String,
     /// `login`, `wait`, `role`, `csrf`, `host`, `busy`, `expired`, `not_found`, `invalid`, `too_large`, `timeout`,
-    /// `recorder`, `missing_tool`, `damaged`, `read_only` or `internal`.
+    /// `recorder`, `controller`, `missing_tool`, `damaged`, `read_only` or `internal`.
     pub(crate) code: &'static str,
     /// The parameter or field that is wrong.
     pub(crate) field: Option<&'static str>,
@@ -139,6 +139,12 @@ impl From<ClientError> for Refused {
             ClientError::Refused(words) => Self::new(StatusCode::BAD_REQUEST, "recorder", words),
             error => Self::new(StatusCode::BAD_GATEWAY, "recorder", error.to_string()),
         }
+    }
+}
+
+impl From<ControllerError> for Refused {
+    fn from(error: ControllerError) -> Self {
+        Self::new(StatusCode::BAD_GATEWAY, "controller", error.to_string())
     }
 }
 

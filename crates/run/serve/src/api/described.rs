@@ -15,6 +15,7 @@ use crate::access::refused::Refused;
 use crate::ask::saved::KeptQuestion;
 use crate::ask::{AnswerTable, Askable};
 use crate::filters::{Completions, FilterCheck};
+use crate::fleet::Fleet;
 use crate::logs::LogSummary;
 use crate::packets::PacketPage;
 use crate::packets::packet::PacketDetail;
@@ -36,6 +37,7 @@ const MADE: &str =
     Changed,
     Completions,
     FilterCheck,
+    Fleet,
     FlowPage,
     KeptQuestion,
     LogSummary,

@@ -6,6 +6,7 @@ mod churn;
 mod collectors;
 mod copies;
 mod extcap;
+mod page;
 mod reach;
 mod report;
 mod rings;

@@ -271,3 +271,40 @@ fn a_disk_limit_holds_for_a_log_of_what_is_collected() {
     assert_eq!(there + deleted, sent, "{info}");
     assert!(deleted > there, "{info}");
 }
+
+/// A collector whose pipe has no reader yet answers, and what arrived meanwhile is written once there is one.
+#[test]
+fn a_collector_whose_pipe_has_no_reader_is_seen() {
+    let dir = tempfile::tempdir().unwrap();
+    let (socket, pipe) = (dir.path().join("sock"), dir.path().join("ff"));
+    ok(Command::new("mkfifo").arg(&pipe));
+    let collector = started(&socket, ("-w", &pipe), &[]);
+    let first = wait_for(&socket, "a collector", |_| true);
+    assert_eq!(first["collector"]["output"], pipe.to_str().unwrap());
+    let later = wait_for(&socket, "a status that goes on", |status| {
+        let uptime = &status["collector"]["uptime_seconds"];
+        uptime.as_f64().is_some_and(|seconds| seconds > 1.0)
+    });
+    assert_eq!(later["collector"]["packets"], 0);
+    let page = metrics(&socket);
+    assert!(
+        page.contains("\nstrata_collector_packets_total{} 0\n"),
+        "{page}"
+    );
+    let mut sender = Sender::new(collector.port, 1);
+    sender.announce(false);
+    sender.send(10);
+    let reader = std::thread::spawn({
+        let pipe = pipe.clone();
+        move || fs::read(pipe).unwrap()
+    });
+    wait_for(&socket, "all packets", |status| {
+        status["collector"]["packets"] == 10 && status["collector"]["not_written"] == 0
+    });
+    collector.interrupt();
+    collector.ended_with(0);
+    let bytes = reader.join().unwrap();
+    let copy = dir.path().join("copy.pcapng");
+    fs::write(&copy, bytes).unwrap();
+    assert_eq!(fields(&copy, &["frame.len"]).len(), 10);
+}

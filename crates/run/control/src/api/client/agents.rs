@@ -55,13 +55,27 @@ pub struct ControllerClient {
 }
 
 impl ControllerClient {
-    /// The controller with this directory.
+    /// The controller with this directory, or with this socket, whose name ends in `.sock`.
     #[must_use]
-    pub fn new(dir: &Path) -> Self {
-        Self {
-            dir: dir.to_owned(),
-            client: Client::at(dir.join(CONTROLLER_SOCKET)),
-        }
+    pub fn new(place: &Path) -> Self {
+        let is_socket = place.extension().is_some_and(|ending| ending == "sock");
+        let dir = match place.parent() {
+            Some(dir) if is_socket && !place.is_dir() => dir.to_owned(),
+            _ => {
+                return Self {
+                    dir: place.to_owned(),
+                    client: Client::at(place.join(CONTROLLER_SOCKET)),
+                };
+            }
+        };
+        let client = Client::at(place.to_owned());
+        Self { dir, client }
+    }
+
+    /// Its socket.
+    #[must_use]
+    pub fn socket(&self) -> &Path {
+        self.client.socket()
     }
 
     /// All agents of a controller.
