@@ -1,5 +1,6 @@
 //! `strata record`: from arguments to a recording, and what it prints.
 
+mod dedup;
 mod interfaces;
 mod log;
 mod page;
@@ -89,7 +90,7 @@ pub(crate) struct DataPathArgs {
     #[command(flatten)]
     live: interfaces::InterfaceArgs,
 
-    /// Exit after this many packets have passed the filter.
+    /// Exit after this many packets have passed the filter; without duplicates (--dedup).
     #[arg(short = 'c', long, value_name = "PACKETS", help_heading = Resettable::Reset,
         value_parser = clap::value_parser!(u64).range(1..))]
     count: Option<u64>,
@@ -120,6 +121,9 @@ pub(crate) struct DataPathArgs {
     /// built-in model and none with --model.
     #[arg(long, value_name = "BUDGET", env = "STRATA_DETAIL", help_heading = CLASSIFICATION)]
     detail: Option<String>,
+
+    #[command(flatten)]
+    dedup: dedup::DedupArgs,
 
     #[command(flatten)]
     triggers: triggers::TriggerArgs,
@@ -253,6 +257,7 @@ impl DataPathArgs {
             },
             stream: None,
             filter_text: self.filter.join(" "),
+            dedup: self.dedup.spec()?,
             model: ModelSpec {
                 model: loaded.model,
                 json: loaded.json,
@@ -424,6 +429,7 @@ impl Stream {
             stream: Some(stream),
             filter: None,
             filter_text: String::new(),
+            dedup: None,
             model: ModelSpec {
                 model: loaded.model,
                 json: loaded.json,

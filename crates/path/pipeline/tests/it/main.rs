@@ -5,6 +5,7 @@
 
 #[allow(dead_code, reason = "`paths` uses the rest")]
 mod common;
+mod dedup;
 mod formats;
 mod promotion;
 mod steering;
