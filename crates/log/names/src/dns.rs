@@ -21,8 +21,8 @@ const CACHE_FLUSH: u16 = 0x8000;
 /// A message, as far as it was there.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Message {
-    /// Name and type of the first question; the type is `None` if it was not there.
-    pub(crate) question: Option<(Box<str>, Option<u16>)>,
+    /// Name and type of the first question; the root has no name, and the type may not have been there.
+    pub(crate) question: Option<(Option<Box<str>>, Option<u16>)>,
     /// `None` for a query.
     pub(crate) response: Option<Response>,
 }
@@ -62,7 +62,7 @@ pub(crate) fn message(message: &[u8]) -> Option<Message> {
 }
 
 /// The first question, of which type and class follow its name.
-fn question(left: &mut Bytes<'_>) -> Option<(Box<str>, Option<u16>)> {
+fn question(left: &mut Bytes<'_>) -> Option<(Option<Box<str>>, Option<u16>)> {
     let mut name = String::new();
     loop {
         let len = left.byte()?;
@@ -84,7 +84,8 @@ fn question(left: &mut Bytes<'_>) -> Option<(Box<str>, Option<u16>)> {
     }
     let kind = left.word();
     left.take(2);
-    (!name.is_empty()).then(|| (name.into(), kind))
+    let name = (!name.is_empty()).then(|| name.into());
+    Some((name, kind))
 }
 
 /// Addresses in the first records, as far as these were there.

@@ -27,13 +27,14 @@ pub(crate) fn request(payload: &[u8]) -> Option<Request> {
     let line = line.get(..version)?;
     let space = line.iter().position(|byte| *byte == b' ')?;
     let (method, target) = line.split_at_checked(space)?;
+    let mut words = target.split(|byte| *byte == b' ').skip(1);
     let is_method = |byte: &u8| byte.is_ascii_uppercase() || matches!(byte, b'-' | b'_');
     if method.len() > METHOD_MAX || !method.iter().all(is_method) {
         return None;
     }
     let mut request = Request {
         method: name(method)?,
-        uri: text(target.trim_ascii(), URI_MAX)?,
+        uri: text(words.next()?, URI_MAX)?,
         host: None,
         user_agent: None,
     };

@@ -170,7 +170,7 @@ impl Names {
         let details = self.details.get_or_insert_default();
         details.dns_looks = details.dns_looks.saturating_add(1);
         if let (None, Some((name, kind))) = (&self.dns, message.question) {
-            self.dns = Some(name);
+            self.dns = name;
             details.dns_query_type = kind;
         }
         if let (None, Some(response)) = (details.dns_response_code, message.response) {
@@ -182,12 +182,13 @@ impl Names {
     /// Requests and responses of HTTP, SSH and Modbus, over TCP.
     fn look_at_request(&mut self, payload: &Payload<'_>) {
         let bytes = payload.bytes;
-        if payload.ports.contains(&modbus::PORT) {
-            let functions = Functions::of(bytes);
-            if !functions.is_empty() {
-                let details = self.details.get_or_insert_default();
-                details.modbus_functions.add(functions);
-            }
+        let functions = match payload.ports.contains(&modbus::PORT) {
+            true => Functions::of(bytes),
+            false => Functions::default(),
+        };
+        if !functions.is_empty() {
+            let details = self.details.get_or_insert_default();
+            details.modbus_functions.add(functions);
         } else if bytes.starts_with(b"HTTP/1.") {
             let known = self.details.as_deref();
             if known.is_none_or(|details| details.http_status.is_none())

@@ -90,7 +90,9 @@ pub(crate) struct DataPathArgs {
     #[command(flatten)]
     live: interfaces::InterfaceArgs,
 
-    /// Exit after this many packets have passed the filter; without duplicates (--dedup).
+    /// Exit after this many packets have passed the filter.
+    ///
+    /// Duplicates (--dedup) are not counted.
     #[arg(short = 'c', long, value_name = "PACKETS", help_heading = Resettable::Reset,
         value_parser = clap::value_parser!(u64).range(1..))]
     count: Option<u64>,
