@@ -57,8 +57,8 @@ const FIELDS: [&str; 24] = [
     "dns.count.queries",
 ];
 
-/// Captures of faulty messages, which tshark reads in another way: an invalid name, two questions of one TCP stream in one
-/// segment, Modbus of random bytes, and requests of which a part is missing.
+/// Captures that tshark reads in another way: an invalid name, an inverse query, Modbus of random bytes, and requests of
+/// HTTP/0.9, without a target, and cut within their first line.
 const FAULTY: [&str; 6] = [
     "dns-invalid-names.pcap",
     "dns-inverse-query.pcap",
