@@ -23,6 +23,7 @@ fuzz_target!(|bytes: &[u8]| {
             flow: 7,
             is_tcp,
             ports,
+            direction: len & 1,
             sequence,
             bytes,
         };
@@ -34,6 +35,25 @@ fuzz_target!(|bytes: &[u8]| {
     if let Some(list) = &names.certificate {
         assert!(list.len() < 9_000 && list.starts_with("[\"") && list.ends_with("\"]"));
         assert!(!list.contains(char::is_control));
+    }
+    if let Some(details) = names.details {
+        let details = *details;
+        let bounded = [
+            (&details.dns_answers, 700),
+            (&details.http_method, 32),
+            (&details.http_uri, 1_024),
+            (&details.http_user_agent, 512),
+            (&details.ssh_version[0], 255),
+            (&details.ssh_version[1], 255),
+        ];
+        for (text, max) in bounded {
+            let printable = |byte: u8| byte.is_ascii_graphic() || byte == b' ';
+            let fits = |text: &str| (1..=max).contains(&text.len()) && text.bytes().all(printable);
+            assert!(text.as_deref().is_none_or(fits));
+        }
+        assert!(details.dns_response_code.is_none_or(|code| code < 16));
+        assert!(details.http_status.is_none_or(|code| (100..1_000).contains(&code)));
+        assert!(details.modbus_functions.iter().all(|code| (1..128).contains(&code)));
     }
     let found = [names.dns, names.server, names.http, names.ja3, names.ja4];
     for name in found.into_iter().flatten() {

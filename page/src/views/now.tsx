@@ -290,6 +290,7 @@ function when({ first, last }: RecorderTick["lost"][number]): string {
 const NOT_KEPT: Record<string, string> = {
   sampled_out: "sampled out: a mode or policy keeps only a sample",
   discarded: "dropped by a mode or policy",
+  duplicates: "copies of packets that were captured before",
 };
 
 /** What nothing is in the log of, though it arrived, and was meant to be so. */

@@ -339,6 +339,34 @@ strata_tables::columns! {
             ),
             TextOrNull(|row| row.name(|names| &names.dns)),
         ),
+        DnsQueryType: column(
+            Spec::new(
+                "dns_query_type",
+                Int32,
+                Dictionary,
+                "type of that question, as in 28 for AAAA; files of earlier versions lack it",
+            ),
+            IntOrNull(|row| row.detail(|details| details.dns_query_type.map(i64::from))),
+        ),
+        DnsResponseCode: column(
+            Spec::new(
+                "dns_response_code",
+                Int32,
+                Dictionary,
+                "of the first DNS response, 0 to 15, as in 3 for NXDOMAIN; files of earlier versions lack it",
+            ),
+            IntOrNull(|row| row.detail(|details| details.dns_response_code.map(i64::from))),
+        ),
+        DnsAnswers: column(
+            Spec::new(
+                "dns_answers",
+                Kind::Text,
+                Dictionary,
+                "addresses in the answers of the first DNS response, as a JSON list, 16 at most; files of earlier versions lack it",
+            )
+            .json(),
+            TextOrNull(|row| row.detail_text(|details| &details.dns_answers)),
+        ),
         TlsServerName: column(
             Spec::new(
                 "tls_server_name",
@@ -374,6 +402,70 @@ strata_tables::columns! {
         HttpHost: column(
             Spec::new("http_host", Kind::Text, Dictionary, "as `dns_name`"),
             TextOrNull(|row| row.name(|names| &names.http)),
+        ),
+        HttpMethod: column(
+            Spec::new(
+                "http_method",
+                Kind::Text,
+                Dictionary,
+                "of the first request of HTTP/1 that was kept; files of earlier versions lack it",
+            ),
+            TextOrNull(|row| row.detail_text(|details| &details.http_method)),
+        ),
+        HttpUri: column(
+            Spec::new(
+                "http_uri",
+                Kind::Text,
+                Dictionary,
+                "target of that request, 1,024 characters at most; files of earlier versions lack it",
+            ),
+            TextOrNull(|row| row.detail_text(|details| &details.http_uri)),
+        ),
+        HttpUserAgent: column(
+            Spec::new(
+                "http_user_agent",
+                Kind::Text,
+                Dictionary,
+                "of that request, if its first packet has it, 512 characters at most; files of earlier versions lack it",
+            ),
+            TextOrNull(|row| row.detail_text(|details| &details.http_user_agent)),
+        ),
+        HttpStatus: column(
+            Spec::new(
+                "http_status",
+                Int32,
+                Dictionary,
+                "of the first response of HTTP/1; files of earlier versions lack it",
+            ),
+            IntOrNull(|row| row.detail(|details| details.http_status.map(i64::from))),
+        ),
+        SshVersion: column(
+            Spec::new(
+                "ssh_version",
+                Kind::Text,
+                Dictionary,
+                "version line of SSH that `src` sent; files of earlier versions lack it",
+            ),
+            TextOrNull(|row| row.detail_text(|details| &details.ssh_version[row.there()])),
+        ),
+        ReverseSshVersion: column(
+            Spec::new(
+                "reverse_ssh_version",
+                Kind::Text,
+                Dictionary,
+                "as `ssh_version`, of `dst`",
+            ),
+            TextOrNull(|row| row.detail_text(|details| &details.ssh_version[row.back()])),
+        ),
+        ModbusFunctions: column(
+            Spec::new(
+                "modbus_functions",
+                Kind::Text,
+                Dictionary,
+                "function codes of all Modbus messages on TCP port 502, as a JSON list; files of earlier versions lack it",
+            )
+            .json(),
+            TextOrNull(|row| row.detail(|details| Some(ByteArray::from(details.modbus_functions.list()?.as_str())))),
         ),
         HidesAddresses: column(
             Spec::new(
@@ -432,6 +524,8 @@ impl FlowColumn {
             Self::ReverseIpBytes => Self::IpBytes,
             Self::TcpFlags => Self::ReverseTcpFlags,
             Self::ReverseTcpFlags => Self::TcpFlags,
+            Self::SshVersion => Self::ReverseSshVersion,
+            Self::ReverseSshVersion => Self::SshVersion,
             same => same,
         }
     }

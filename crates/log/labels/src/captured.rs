@@ -80,7 +80,7 @@ impl Captures {
             .filter_map(|one| one.ledger.as_ref());
         for ledger in ledgers {
             let lost = ledger.dropped.iter().map(|(_, counters)| counters.0);
-            of_logs.not_logged += ledger.discarded.0 + ledger.sampled_out.0;
+            of_logs.not_logged += ledger.discarded.0 + ledger.sampled_out.0 + ledger.duplicates.0;
             of_logs.not_logged += lost.sum::<u64>();
         }
         self.inputs.push(Given::Log(dir.to_owned(), Box::new(log)));

@@ -1,12 +1,15 @@
-//! What the first payload of a flow reveals: names that a client asks for, fingerprints of the client, and names of the
-//! server.
+//! What the first payload of a flow reveals: names that a client asks for, fingerprints of the client, names of the
+//! server, and details of requests and responses.
 //!
 //! - [`Names`]: what was found in a flow, packet by packet.
 //! - [`Begun`]: messages of all flows that go on in a later packet.
 //!
 //! ```text
 //! lib            which protocol a payload may be of
-//! dns, http      a name each
+//! dns            questions and answers
+//! http           requests and status lines
+//! ssh            versions of both sides
+//! modbus         function codes
 //! hello          the client hello of TLS, as far as it is there; its records, in TCP and in DTLS
 //! fingerprint    JA3 and JA4 of a client hello
 //! server         the certificate of a TLS server
@@ -23,18 +26,23 @@
 mod begun;
 mod bytes;
 mod certificate;
+#[cfg(test)]
+mod details_tests;
 mod dns;
 mod fingerprint;
 mod hello;
 mod http;
+mod modbus;
 mod quic;
 mod server;
+mod ssh;
 #[cfg(test)]
 mod tests;
 
 pub use begun::Begun;
 use fingerprint::Transport;
 use hello::{HELLO_MAX, Hello};
+pub use modbus::Functions;
 use server::{FLIGHT_MAX, Flight};
 
 /// Longer names are invalid (RFC 1035 §2.3.4).
@@ -43,6 +51,8 @@ const NAME_MAX: usize = 255;
 const LOOKS_MAX: u8 = 16;
 /// Those that are looked into for the rest of a certificate, of both directions.
 const SERVER_LOOKS_MAX: u8 = 32;
+/// Payloads of DNS that are looked into.
+const DNS_LOOKS_MAX: u8 = 16;
 const DNS_PORTS: [u16; 2] = [53, 5353];
 
 /// What was found first in the payloads of a flow. Texts have at most 255 printable ASCII characters, but for the
@@ -63,10 +73,37 @@ pub struct Names {
     pub ja4: Option<Box<str>>,
     /// The host of an HTTP request.
     pub http: Option<Box<str>>,
+    /// More of these protocols; `None` where there is nothing.
+    pub details: Option<Box<Details>>,
     /// Payloads that were looked into after a part of a client hello; 0 before.
     looks: u8,
     /// Payloads that were looked into after the beginning of a server's records; 0 before.
     server_looks: u8,
+}
+
+/// What is known of requests and responses in a flow, of the first of each.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Details {
+    /// The type of the DNS question whose name is known (IANA, DNS Parameters).
+    pub dns_query_type: Option<u16>,
+    /// The code of the first DNS response, 0 to 15 (IANA, DNS Parameters).
+    pub dns_response_code: Option<u8>,
+    /// Addresses in the answers of the first DNS response: a JSON list of at most 16.
+    pub dns_answers: Option<Box<str>>,
+    /// The method of the first HTTP request: at most 32 characters.
+    pub http_method: Option<Box<str>>,
+    /// Its target: the first 1,024 characters.
+    pub http_uri: Option<Box<str>>,
+    /// Its User-Agent field, as far as its packet has it: the first 512 characters.
+    pub http_user_agent: Option<Box<str>>,
+    /// The code of the first HTTP response, 100 to 999.
+    pub http_status: Option<u16>,
+    /// The version line of SSH by the direction of the payload: at most 255 characters.
+    pub ssh_version: [Option<Box<str>>; 2],
+    /// Function codes of all Modbus messages.
+    pub modbus_functions: Functions,
+    /// Payloads of DNS that were looked into.
+    dns_looks: u8,
 }
 
 /// A payload, as far as it was kept.
@@ -78,6 +115,8 @@ pub struct Payload<'a> {
     pub is_tcp: bool,
     /// Both ports.
     pub ports: [u16; 2],
+    /// 0 or 1: the same for all payloads of one side.
+    pub direction: usize,
     /// The sequence number of its first byte; only used with TCP.
     pub sequence: u32,
     /// Its bytes.
@@ -89,11 +128,9 @@ impl Names {
     pub fn look(&mut self, begun: &mut Begun, payload: &Payload<'_>) {
         let &Payload { is_tcp, bytes, .. } = payload;
         if payload.ports.iter().any(|port| DNS_PORTS.contains(port)) {
-            if self.dns.is_none() {
-                // Over TCP, the message is preceded by its length.
-                let message = if is_tcp { bytes.get(2..) } else { Some(bytes) };
-                self.dns = message.and_then(dns::question);
-            }
+            // Over TCP, the message is preceded by its length.
+            let message = if is_tcp { bytes.get(2..) } else { Some(bytes) };
+            self.look_at_dns(message);
             return;
         }
         match (is_tcp, bytes.first()) {
@@ -112,8 +149,77 @@ impl Names {
         if is_tcp && self.certificate.is_none() {
             self.look_for_certificate(begun, payload);
         }
-        if let (true, None, Some(b'A'..=b'Z')) = (is_tcp, &self.http, bytes.first()) {
-            self.http = http::host(bytes);
+        if is_tcp {
+            self.look_at_request(payload);
+        }
+    }
+
+    /// A message of DNS, if its first bytes are there.
+    fn look_at_dns(&mut self, message: Option<&[u8]>) {
+        let known = self.details.as_deref();
+        let is_done = known.is_some_and(|details| {
+            let is_answered = self.dns.is_some() && details.dns_response_code.is_some();
+            is_answered || details.dns_looks == DNS_LOOKS_MAX
+        });
+        if is_done {
+            return;
+        }
+        let Some(message) = message.and_then(dns::message) else {
+            return;
+        };
+        let details = self.details.get_or_insert_default();
+        details.dns_looks = details.dns_looks.saturating_add(1);
+        if let (None, Some((name, kind))) = (&self.dns, message.question) {
+            self.dns = name;
+            details.dns_query_type = kind;
+        }
+        if let (None, Some(response)) = (details.dns_response_code, message.response) {
+            details.dns_response_code = Some(response.code);
+            details.dns_answers = response.answers;
+        }
+    }
+
+    /// Requests and responses of HTTP, SSH and Modbus, over TCP.
+    fn look_at_request(&mut self, payload: &Payload<'_>) {
+        let bytes = payload.bytes;
+        let functions = match payload.ports.contains(&modbus::PORT) {
+            true => Functions::of(bytes),
+            false => Functions::default(),
+        };
+        if !functions.is_empty() {
+            let details = self.details.get_or_insert_default();
+            details.modbus_functions.add(functions);
+        } else if bytes.starts_with(b"HTTP/1.") {
+            let known = self.details.as_deref();
+            if known.is_none_or(|details| details.http_status.is_none())
+                && let Some(code) = http::status(bytes)
+            {
+                self.details.get_or_insert_default().http_status = Some(code);
+            }
+        } else if bytes.starts_with(b"SSH-") {
+            let direction = payload.direction & 1;
+            let known = self.details.as_deref();
+            if known.is_none_or(|details| details.ssh_version[direction].is_none())
+                && let Some(version) = ssh::version(bytes)
+            {
+                self.details.get_or_insert_default().ssh_version[direction] = Some(version);
+            }
+        } else if let Some(b'A'..=b'Z') = bytes.first() {
+            let known = self.details.as_deref();
+            let is_first = known.is_none_or(|details| details.http_method.is_none());
+            if (is_first || self.http.is_none())
+                && let Some(request) = http::request(bytes)
+            {
+                if self.http.is_none() {
+                    self.http = request.host;
+                }
+                if is_first {
+                    let details = self.details.get_or_insert_default();
+                    details.http_method = Some(request.method);
+                    details.http_uri = Some(request.uri);
+                    details.http_user_agent = request.user_agent;
+                }
+            }
         }
     }
 
@@ -202,6 +308,17 @@ fn name(bytes: &[u8]) -> Option<Box<str>> {
     let mut name = String::new();
     push_printable(&mut name, bytes);
     Some(name.into())
+}
+
+/// A text that a peer wrote, with spaces: its first `max` bytes; `None` if there is none.
+fn text(bytes: &[u8], max: usize) -> Option<Box<str>> {
+    let bytes = bytes.get(..max).unwrap_or(bytes);
+    let printable = |&byte: &u8| match byte {
+        b' '..=b'~' => char::from(byte),
+        _ => '.',
+    };
+    let text: String = bytes.iter().map(printable).collect();
+    (!text.is_empty()).then(|| text.into())
 }
 
 /// Non-printable bytes become dots: a peer may have sent anything.

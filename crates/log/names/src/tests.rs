@@ -8,6 +8,7 @@ fn look(names: &mut Names, is_tcp: bool, port: u16, bytes: &[u8]) {
         flow: 0,
         is_tcp,
         ports,
+        direction: 0,
         sequence: 0,
         bytes,
     };
@@ -20,6 +21,7 @@ fn tls(flow: u32, sequence: u32, bytes: &[u8]) -> Payload<'_> {
         flow,
         is_tcp: true,
         ports: [5_000, 443],
+        direction: 0,
         sequence,
         bytes,
     }

@@ -412,6 +412,10 @@ saved_ledger! {
             promoted,
             /// Part of `logged`: first bytes instead of unparsable headers; bytes are those kept.
             header_fallback,
+            /// Copies of packets that were captured before.
+            duplicates,
+            /// In addition: may have been captured before, but could not be compared.
+            uncompared,
             /// In addition: forwarded copies.
             mirrored,
             /// Copies that could not be forwarded.

@@ -183,6 +183,7 @@ fn run(parts: &[Vec<PacketRef<'_>>], setup: &Setup) -> (f64, Vec<Ran>) {
     let options = WorkerOptions {
         modes: vec![mode.clone()],
         filter: setup.filter.clone(),
+        dedup: None,
         tunnel_key: TunnelKey::Inner,
         hash_seed: HASH_SEED,
         sampling_seed: 3,

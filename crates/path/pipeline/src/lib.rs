@@ -3,6 +3,7 @@
 //! ```text
 //! batch -> parse -> police -> features -> class -> budget -> triggers -> keep -> record
 //!          filter   policies  sketch      forest                                   blocks
+//!          dedup
 //!          headers
 //! ```
 //!
@@ -44,6 +45,7 @@ pub use flows::{FlowFinder, wire_bytes};
 pub use packet_limit::PacketLimit;
 pub use path::{DataPath, PathError};
 pub use stage::cut::EnoughOfFlows;
+pub use stage::dedup::Dedup;
 pub use stage::police::Copies;
 pub use stage::triggers::{TriggerOptions, Triggers};
 pub use tap::{NO_CLASS, Tap, Tapped, TappedHeaders};

@@ -4,6 +4,8 @@
 //! parse -> police -> features, class -> export -> budget -> triggers -> keep -> cut -> shadow -> record
 //! ```
 //!
+//! Before them, the filter of `parse` and `dedup` choose which packets pass.
+//!
 //! Each owns its state. What they find out about packets is in a [`Batch`], or in [`Lanes`] where packets
 //! pass one by one, which is the reference; a stage has a function for either. Features and class are
 //! [`Classifier`]'s.
@@ -13,6 +15,7 @@ pub(crate) mod budget;
 mod classes;
 pub(crate) mod cut;
 pub(crate) mod deciding;
+pub(crate) mod dedup;
 pub(crate) mod export;
 pub(crate) mod keep;
 pub(crate) mod lanes;
@@ -28,7 +31,7 @@ use strata_classify::{LANES, VerdictId};
 use strata_policy::Plan;
 use strata_wire::prefetch;
 use strata_wire::wide::{GROUP, GROUPS, WIDE};
-use strata_wire::{KeepKind, Outcome};
+use strata_wire::{Counters, KeepKind, Outcome};
 
 use crate::classifier::{Classifier, bits};
 use crate::flows::wire_bytes;
@@ -38,6 +41,7 @@ use batch::{Batch, Chosen, Known, fetch};
 use budget::BudgetStage;
 use cut::CutStage;
 use deciding::{Decided, Deciding, decide, definitions};
+use dedup::DedupStage;
 use export::ExportStage;
 use keep::KeepStage;
 use lanes::{Lane, Lanes};
@@ -54,6 +58,8 @@ pub(crate) const FEW: usize = 16;
 #[derive(Debug)]
 pub(crate) struct Stages {
     pub(crate) parse: ParseStage,
+    /// `None` if duplicates are kept.
+    pub(crate) dedup: Option<Box<DedupStage>>,
     pub(crate) police: PoliceStage,
     pub(crate) classifier: Classifier,
     /// `None` if no module is shown packets.
@@ -71,6 +77,30 @@ pub(crate) struct Stages {
 
 /// All stages alike.
 impl Stages {
+    /// Moves the places, from `start` on, of the packets to record to the front; counts the others. Returns
+    /// how many there are.
+    pub(crate) fn choose<P: Packets + ?Sized>(
+        &mut self,
+        batch: &P,
+        start: usize,
+        places: &mut [u8],
+    ) -> usize {
+        let passed = self.parse.choose(batch, start, places);
+        match &mut self.dedup {
+            None => passed,
+            Some(dedup) => dedup.choose(&self.parse, (batch, start), &mut places[..passed]),
+        }
+    }
+
+    /// Packets that arrived.
+    pub(crate) fn seen(&self) -> Counters {
+        let mut seen = self.parse.seen();
+        if let Some(dedup) = &self.dedup {
+            seen.merge(dedup.duplicates());
+        }
+        seen
+    }
+
     /// Switches to another plan, whose policies are `police`.
     pub(crate) fn adopt(&mut self, plan: &Plan, police: Option<Box<Policing>>) {
         self.police.publish_hits();

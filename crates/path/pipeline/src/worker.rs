@@ -22,6 +22,7 @@ use crate::stage::Stages;
 use crate::stage::batch::{Batch, Chosen, EVERY_PLACE, fetch};
 use crate::stage::budget::BudgetStage;
 use crate::stage::cut::CutStage;
+use crate::stage::dedup::{Dedup, DedupStage};
 use crate::stage::export::ExportStage;
 use crate::stage::keep::KeepStage;
 use crate::stage::lanes::Lanes;
@@ -40,6 +41,8 @@ pub struct WorkerOptions {
     pub modes: Vec<Mode>,
     /// Which packets are captured at all; `None` for all.
     pub filter: Option<Filter>,
+    /// Which packets are duplicates, of which one is recorded; `None` to record all.
+    pub dedup: Option<Dedup>,
     /// Which flow a tunnelled packet belongs to.
     pub tunnel_key: TunnelKey,
     /// Key of the flow fingerprints.
@@ -85,6 +88,7 @@ impl Worker {
         let stages = Stages {
             record: RecordStage::new(parts.sink, parse.hasher(), model.classes.len()),
             parse,
+            dedup: options.dedup.map(|dedup| Box::new(DedupStage::new(dedup))),
             police: PoliceStage::new(parts.copies),
             classifier: match &shadow {
                 None => Classifier::on(path, model, sketch),
@@ -127,8 +131,8 @@ impl Worker {
         done
     }
 
-    /// As [`Worker::batch`], until this many packets have passed the filter: those after are not
-    /// looked at.
+    /// As [`Worker::batch`], until this many packets have passed the filter and are no duplicates: those after
+    /// are not looked at.
     fn batch_at_most(
         &mut self,
         batch: &(impl Packets + ?Sized),
@@ -149,7 +153,7 @@ impl Worker {
             let left = (batch.len() - start).min(WIDE);
             let many = exact::<usize>(wanted.min(left as u64));
             let mut places = EVERY_PLACE;
-            let chosen = self.stages.parse.choose(batch, start, &mut places[..many]);
+            let chosen = self.stages.choose(batch, start, &mut places[..many]);
             self.pass(batch, (start, &places[..chosen]))?;
             start += many;
         }
@@ -163,7 +167,8 @@ impl Worker {
         }
         let stages = &mut self.stages;
         stages.budget.batch_done(stages.parse.passed());
-        stages.record.batch_done(stages.parse.seen())
+        let seen = stages.seen();
+        stages.record.batch_done(seen)
     }
 
     /// Takes packets of a batch through the stages: in columns if they can be.
@@ -337,6 +342,9 @@ impl Worker {
     pub fn ledger(&self) -> Ledger {
         let mut ledger = self.stages.record.ledger();
         self.stages.parse.add_to(&mut ledger);
+        if let Some(dedup) = &self.stages.dedup {
+            dedup.add_to(&mut ledger);
+        }
         self.stages.police.add_to(&mut ledger);
         if let Some(cut) = &self.stages.cut {
             cut.add_to(&mut ledger);

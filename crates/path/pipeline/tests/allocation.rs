@@ -66,6 +66,7 @@ fn a_worker_does_not_allocate() {
     let options = WorkerOptions {
         modes: vec![Mode::by_name("default", &BTreeMap::new()).unwrap()],
         filter: None,
+        dedup: None,
         tunnel_key: TunnelKey::Inner,
         hash_seed: [1, 2],
         sampling_seed: 3,

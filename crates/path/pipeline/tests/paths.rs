@@ -287,6 +287,7 @@ impl Setup {
         let options = WorkerOptions {
             modes,
             filter: filter.clone(),
+            dedup: None,
             tunnel_key: TunnelKey::Inner,
             hash_seed: [1, 2],
             sampling_seed: 3,
@@ -971,6 +972,7 @@ fn surveys_of_all_paths_are_equal_on_every_capture() {
     let options = WorkerOptions {
         modes: Vec::new(),
         filter: None,
+        dedup: None,
         tunnel_key: TunnelKey::Inner,
         hash_seed: [1, 2],
         sampling_seed: 0,

@@ -1,5 +1,6 @@
 //! `strata record`: from arguments to a recording, and what it prints.
 
+mod dedup;
 mod interfaces;
 mod log;
 mod page;
@@ -90,6 +91,8 @@ pub(crate) struct DataPathArgs {
     live: interfaces::InterfaceArgs,
 
     /// Exit after this many packets have passed the filter.
+    ///
+    /// Duplicates (--dedup) are not counted.
     #[arg(short = 'c', long, value_name = "PACKETS", help_heading = Resettable::Reset,
         value_parser = clap::value_parser!(u64).range(1..))]
     count: Option<u64>,
@@ -120,6 +123,9 @@ pub(crate) struct DataPathArgs {
     /// with the built-in model and none with --model.
     #[arg(long, value_name = "BUDGET", env = "STRATA_DETAIL", help_heading = CLASSIFICATION)]
     detail: Option<String>,
+
+    #[command(flatten)]
+    dedup: dedup::DedupArgs,
 
     #[command(flatten)]
     triggers: triggers::TriggerArgs,
@@ -253,6 +259,7 @@ impl DataPathArgs {
             },
             stream: None,
             filter_text: self.filter.join(" "),
+            dedup: self.dedup.spec()?,
             model: ModelSpec {
                 model: loaded.model,
                 json: loaded.json,
@@ -424,6 +431,7 @@ impl Stream {
             stream: Some(stream),
             filter: None,
             filter_text: String::new(),
+            dedup: None,
             model: ModelSpec {
                 model: loaded.model,
                 json: loaded.json,

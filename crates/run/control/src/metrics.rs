@@ -145,7 +145,7 @@ const fn metric(name: &'static str, help: &'static str, samples: Samples) -> Met
 }
 
 /// All metrics, in page order.
-const METRICS: [Metric; 49] = [
+const METRICS: [Metric; 50] = [
     metric(
         "packets",
         "Packets by outcome",
@@ -186,6 +186,11 @@ const METRICS: [Metric; 49] = [
         "Logged packets: wanted whole but cut by the kernel; promoted to whole later; first bytes \
          kept instead of headers that could not be parsed",
         Counter(|moment| kinds("kind", &moment.status.of_logged)),
+    ),
+    metric(
+        "uncompared_packets",
+        "Packets that may have been captured before, but could not be compared (--dedup)",
+        Counter(|moment| one(moment.status.uncompared_packets)),
     ),
     metric(
         "mirrored_packets",

@@ -46,6 +46,9 @@ pub struct Status {
     pub classes: Vec<ClassStatus>,
     /// Subsets of logged packets: `wanted_but_cut`, `promoted`, `header_fallback`.
     pub of_logged: Vec<PacketStatus>,
+    /// Packets that may have been captured before, but could not be compared (`--dedup`).
+    #[serde(default)]
+    pub uncompared_packets: u64,
     /// Copies made for mirroring policies: `sent`, `lost`.
     pub mirrored: Vec<PacketStatus>,
     /// Interfaces.
@@ -204,7 +207,7 @@ pub struct VectorStatus {
 /// Where packets ended.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct PacketStatus {
-    /// `logged`, `discarded` ...
+    /// `logged`, `discarded`, `duplicates` ...
     pub result: String,
     /// Why, for `dropped` and `discarded`.
     pub reason: String,
@@ -503,6 +506,7 @@ fn ended(result: &str, reason: &str, counters: Counters) -> PacketStatus {
 pub(crate) fn results(ledger: &Ledger) -> Vec<PacketStatus> {
     let mut all = vec![
         ended("filtered", "", ledger.filtered),
+        ended("duplicates", "", ledger.duplicates),
         ended("discarded", "policy", ledger.discarded),
         ended("sampled_out", "", ledger.sampled_out),
         ended("logged", "", ledger.logged),

@@ -2,7 +2,7 @@
 
 mod anonymized;
 mod command;
-mod dedup;
+pub mod dedup;
 mod done;
 mod files;
 mod rotation;

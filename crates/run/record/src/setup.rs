@@ -271,6 +271,7 @@ impl Setup {
         WorkerOptions {
             modes: self.modes.clone(),
             filter,
+            dedup: spec.dedup,
             tunnel_key: spec.tunnel_key,
             hash_seed: spec.hash_seed,
             sampling_seed: spec.sampling_seed,

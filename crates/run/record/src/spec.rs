@@ -10,6 +10,7 @@ use strata_classify::Model;
 use strata_control::CollectorBoard;
 use strata_filter::Filter;
 use strata_flow_export::FlowsSpec;
+use strata_pipeline::Dedup;
 use strata_policy::DetailBudget;
 use strata_relay::LinkOptions;
 use strata_role::sandbox::Reach;
@@ -32,6 +33,8 @@ pub struct RecordSpec {
     pub filter: Option<Filter>,
     /// The filter as the user wrote it, for the log.
     pub filter_text: String,
+    /// Which packets are duplicates, of which one is recorded; `None` to record all.
+    pub dedup: Option<Dedup>,
     /// The classifier.
     pub model: ModelSpec,
     /// Another model: what it would have kept is compared, and changes nothing.

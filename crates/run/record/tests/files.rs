@@ -37,6 +37,7 @@ fn spec(input: PathBuf, dir: &Path) -> RecordSpec {
         filter: None,
         stream: None,
         filter_text: String::new(),
+        dedup: None,
         model: ModelSpec {
             model: Model::from_json(&json).unwrap(),
             json,

@@ -298,6 +298,8 @@ pub(crate) enum HowNotKept {
     SampledOut,
     /// Dropped by a mode or policy.
     Discarded,
+    /// Copies of packets that were captured before.
+    Duplicates,
 }
 
 pub(crate) fn summary(logs: &Logs, id: &str, stop: &Stop) -> Result<LogSummary, Refused> {
@@ -438,6 +440,7 @@ pub(crate) fn recording(
         let each = [
             (HowNotKept::SampledOut, ledger.sampled_out),
             (HowNotKept::Discarded, ledger.discarded),
+            (HowNotKept::Duplicates, ledger.duplicates),
         ];
         let each = each.into_iter().filter(|(_, count)| count.packets > 0);
         let each = each.map(|(how, count)| NotKeptCount {

@@ -1,10 +1,24 @@
 //! What stays the same of a packet that is seen at two points of a network, such as two mirror ports.
+//!
+//! This defines a duplicate, for recordings and exports alike: two sightings are of the same packet if their
+//! link types, lengths on the wire, headers and payloads are the same, without the fields that may differ
+//! ([`Differing`]). Headers with a checksum of the payload stand for a payload that was cut; without one, a
+//! cut packet is not told apart from others ([`Sighting::is_told_apart`]).
 
+use core::hash::BuildHasher;
 use core::ops::Range;
 
-use crate::LinkType;
 use crate::formats::ethernet::ethertype::{IPV4, IPV6, QINQ_OLD, SERVICE_VLAN, VLAN};
 use crate::walk::fields::{behind_tags, ethernet, ipv4, ipv6};
+use crate::walk::dissect::dissect;
+use crate::{LinkType, TunnelKey};
+
+/// IP protocol numbers (IANA).
+const ICMP: u8 = 1;
+const TCP: u8 = 6;
+const UDP: u8 = 17;
+const ICMPV6: u8 = 58;
+const SCTP: u8 = 132;
 
 /// Tags that are looked through.
 const TAGS: [u16; 4] = [VLAN, SERVICE_VLAN, QINQ_OLD[0], QINQ_OLD[1]];
@@ -19,6 +33,96 @@ pub struct Differing {
     pub tags: bool,
     /// TTL or hop limit, and with it the checksum of the IPv4 header.
     pub ttl: bool,
+}
+
+/// A packet as it was seen at one point.
+#[derive(Clone, Copy, Debug)]
+pub struct Sighting<'a> {
+    /// The link type of its interface.
+    pub link: LinkType,
+    /// The bytes that are there, from the link layer on.
+    pub data: &'a [u8],
+    /// Its length on the wire, bytes.
+    pub wire_len: u32,
+    /// Where its headers end, bytes; more than there are if they were cut.
+    pub header_len: usize,
+}
+
+impl Sighting<'_> {
+    /// Whether not all of its bytes are there.
+    #[must_use]
+    pub fn is_cut(&self) -> bool {
+        self.data.len() < self.wire_len as usize
+    }
+
+    /// Whether its bytes tell it from other packets: all of them are there, or its headers hold a checksum
+    /// of the others.
+    #[must_use]
+    pub fn is_told_apart(&self) -> bool {
+        !self.is_cut() || self.has_checksum()
+    }
+
+    /// Whether the headers hold a checksum of the payload.
+    #[must_use]
+    pub fn has_checksum(&self) -> bool {
+        let headers = dissect(self.link, self.data, TunnelKey::Inner);
+        let protocol = headers.key.map(|key| key.protocol);
+        let end = self.header_len;
+        match protocol {
+            _ if headers.transport_len == 0 => false,
+            Some(TCP | ICMP | ICMPV6 | SCTP) => self.data.len() >= end,
+            // The last two bytes of the header; 0 stands for none.
+            Some(UDP) => end
+                .checked_sub(2)
+                .and_then(|start| self.data.get(start..end))
+                .is_some_and(|checksum| checksum != [0, 0]),
+            _ => false,
+        }
+    }
+}
+
+/// Gives all sightings of a packet the same identity.
+#[derive(Debug)]
+pub struct Identities<H> {
+    differing: Differing,
+    hashers: [H; 2],
+    same: Vec<u8>,
+}
+
+/// What all sightings of a packet have in common.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// A keyed hash: as good as unique, if its two hashers are.
+    pub hash: [u64; 2],
+    /// Bytes of the sighting without those that may differ.
+    pub same_len: usize,
+}
+
+impl<H: BuildHasher> Identities<H> {
+    /// Identities by hashes of two different keys, which the sender of the packets must not know.
+    pub fn new(differing: Differing, hashers: [H; 2]) -> Self {
+        Self {
+            differing,
+            hashers,
+            same: Vec::new(),
+        }
+    }
+
+    /// The identity by link type, length on the wire, and the bytes before `end` (all of them, if there are
+    /// fewer), without those that may differ.
+    pub fn of(&mut self, sighting: &Sighting<'_>, end: usize) -> Identity {
+        let Sighting { link, data, .. } = *sighting;
+        let end = end.min(data.len());
+        let (before, tags) = same_bytes(link, data, end, self.differing, &mut self.same);
+        let compared = end.saturating_sub(before).min(self.same.len());
+        let wire_len = u64::from(sighting.wire_len).saturating_sub(tags as u64);
+        let bytes = &self.same[..compared];
+        let of = |hasher: &H| hasher.hash_one((link, wire_len, bytes));
+        Identity {
+            hash: self.hashers.each_ref().map(of),
+            same_len: self.same.len(),
+        }
+    }
 }
 
 /// Writes the bytes of a packet without those that may differ to `same`, which is emptied first. Returns

@@ -1,8 +1,8 @@
 //! Conservation: where every packet and every byte went.
 //!
 //! ```text
-//! packets: seen = filtered + discarded + sampled_out + logged + dropped{reason} + in_flight
-//! bytes:   seen = filtered + discarded + sampled_out + logged + dropped{reason} + in_flight
+//! packets: seen = filtered + duplicates + discarded + sampled_out + logged + dropped{reason} + in_flight
+//! bytes:   seen = filtered + duplicates + discarded + sampled_out + logged + dropped{reason} + in_flight
 //!                 + cut{where}
 //! ```
 //!
@@ -118,6 +118,8 @@ summed! {
         pub seen: Counters,
         /// Not matched by the capture filter.
         pub filtered: Counters,
+        /// Copies of packets that were captured before, which a recording removes if it is told to.
+        pub duplicates: Counters,
         /// Dropped by the granularity of its class or policy.
         pub discarded: Counters,
         /// Skipped by sampling.
@@ -139,6 +141,9 @@ summed! {
         /// Part of `logged`: without a readable network header, so that the first bytes stand for the
         /// header ([`FALLBACK_LEN`](crate::walk::dissect::FALLBACK_LEN)). Bytes are those kept.
         pub header_fallback: Counters,
+        /// In addition: packets that were passed on, although a copy of them may have been captured before:
+        /// not all of those before were remembered, or they are not told apart. Wire bytes.
+        pub uncompared: Counters,
         /// In addition: copies sent on because of a policy.
         pub mirrored: Counters,
         /// Copies that their outgoing interface did not take.
@@ -192,6 +197,7 @@ impl Ledger {
         let mut sum = Counters::default();
         for part in [
             self.filtered,
+            self.duplicates,
             self.discarded,
             self.sampled_out,
             self.logged,
@@ -238,11 +244,17 @@ impl std::error::Error for Imbalance {}
 impl fmt::Display for Ledger {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let dropped = self.dropped_total();
+        // Only recordings that remove duplicates have some.
+        let duplicates = |count: u64| match self.duplicates.packets {
+            0 => String::new(),
+            _ => format!(" + duplicates {count}"),
+        };
         writeln!(
             f,
-            "packets: seen {} = filtered {} + discarded {} + sampled_out {} + logged {} + dropped {} + in_flight {}",
+            "packets: seen {} = filtered {}{} + discarded {} + sampled_out {} + logged {} + dropped {} + in_flight {}",
             self.seen.packets,
             self.filtered.packets,
+            duplicates(self.duplicates.packets),
             self.discarded.packets,
             self.sampled_out.packets,
             self.logged.packets,
@@ -251,9 +263,10 @@ impl fmt::Display for Ledger {
         )?;
         write!(
             f,
-            "bytes:   seen {} = filtered {} + discarded {} + sampled_out {} + logged {} + dropped {} + in_flight {}",
+            "bytes:   seen {} = filtered {}{} + discarded {} + sampled_out {} + logged {} + dropped {} + in_flight {}",
             self.seen.bytes,
             self.filtered.bytes,
+            duplicates(self.duplicates.bytes),
             self.discarded.bytes,
             self.sampled_out.bytes,
             self.logged.bytes,
@@ -268,11 +281,12 @@ impl fmt::Display for Ledger {
                 self.cut_bytes[place as usize]
             )?;
         }
-        let copies = [
+        let others = [
+            ("uncompared", self.uncompared),
             ("mirrored", self.mirrored),
             ("mirror_lost", self.mirror_lost),
         ];
-        for (name, Counters { packets, bytes }) in self.of_logged().into_iter().chain(copies) {
+        for (name, Counters { packets, bytes }) in self.of_logged().into_iter().chain(others) {
             if packets > 0 {
                 write!(f, "\n{name}: {packets} packets, {bytes} bytes")?;
             }
@@ -322,6 +336,8 @@ mod tests {
             ledger.seen.add(bytes);
         }
         ledger.filtered.add(60);
+        ledger.seen.add(90);
+        ledger.duplicates.add(90);
         ledger.logged.add(54);
         ledger.cut_bytes[CutWhere::Header as usize] += 1460;
         ledger.dropped[DropReason::DiskFull as usize].add(700);
@@ -335,12 +351,22 @@ mod tests {
             lost.check()
                 .unwrap_err()
                 .to_string()
-                .contains("seen 4 packets")
+                .contains("seen 5 packets")
         );
         let mut doubled = ledger;
         doubled.merge(&ledger);
-        assert_eq!(doubled.seen.packets, 6);
+        assert_eq!(doubled.seen.packets, 8);
         assert_eq!(doubled.check(), Ok(()));
         assert!(ledger.to_string().contains("dropped{disk_full}: 1 packets"));
+        let shown = ledger.to_string();
+        assert!(
+            shown.contains("filtered 1 + duplicates 1 + discarded 0"),
+            "{shown}"
+        );
+        assert!(
+            shown.contains("filtered 60 + duplicates 90 + discarded 0"),
+            "{shown}"
+        );
+        assert!(!Ledger::default().to_string().contains("duplicates"));
     }
 }

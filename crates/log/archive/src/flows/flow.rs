@@ -141,11 +141,12 @@ impl Flow {
         }
     }
 
-    /// Looks for names in the payload of a packet, which begins after `header`; `number` is that of the flow.
+    /// Looks for names in the payload of a packet in a direction, which begins after `header`; `number` is that of
+    /// the flow.
     pub(crate) fn look(
         &mut self,
         begun: &mut Begun,
-        number: u32,
+        (number, direction): (u32, usize),
         headers: &Headers,
         header: &[u8],
         payload: &[u8],
@@ -162,6 +163,7 @@ impl Flow {
             flow: number,
             is_tcp,
             ports: [self.key.low.port, self.key.high.port],
+            direction,
             sequence: sequence.map_or(0, |bytes| u32::from_be_bytes(*bytes)),
             bytes: payload,
         };

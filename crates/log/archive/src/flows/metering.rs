@@ -391,6 +391,7 @@ impl Metering {
         flow.stats.score_max = flow.stats.score_max.max(packet.score);
         flow.stats.tcp_flags[direction] |= u16::from(headers.tcp_flags);
         flow.icmp = flow.icmp.or_else(|| icmp(headers, packet.data));
+        let place = (place, direction);
         flow.look(&mut self.begun, place, headers, header, payload);
     }
 

@@ -1,7 +1,7 @@
 //! Rows of the table of flows.
 
 use parquet::data_type::ByteArray;
-use strata_names::Names;
+use strata_names::{Details, Names};
 use strata_wire::AddressFamily;
 
 use crate::columns::addresses::Addresses;
@@ -74,6 +74,19 @@ impl FlowRow<'_> {
 
     pub(super) fn name(&self, which: fn(&Names) -> &Option<Box<str>>) -> Option<ByteArray> {
         which(&self.flow.names).as_deref().map(ByteArray::from)
+    }
+
+    /// A detail of requests and responses, if there are any.
+    pub(super) fn detail<T>(&self, which: impl FnOnce(&Details) -> Option<T>) -> Option<T> {
+        which(self.flow.names.details.as_deref()?)
+    }
+
+    /// One that is a text.
+    pub(super) fn detail_text(
+        &self,
+        which: impl FnOnce(&Details) -> &Option<Box<str>>,
+    ) -> Option<ByteArray> {
+        self.detail(|details| which(details).as_deref().map(ByteArray::from))
     }
 }
 

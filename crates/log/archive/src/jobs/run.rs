@@ -260,7 +260,8 @@ impl Run {
         stats.share_max = stats.share_max.max(self.current_share);
         stats.score_max = stats.score_max.max(*score);
         stats.tcp_flags[direction] |= u16::from(headers.tcp_flags);
-        flow.look(&mut self.begun, number, headers, header, payload);
+        let place = (number, direction);
+        flow.look(&mut self.begun, place, headers, header, payload);
     }
 
     /// Stores a header: in columns if they yield it again, else as bytes. Returns what has no

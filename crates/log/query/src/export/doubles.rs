@@ -1,12 +1,9 @@
 //! Packets that were captured twice, as at two mirror ports.
 
 use std::collections::{HashMap, VecDeque};
-use std::hash::BuildHasher as _;
 
 use foldhash::quality::RandomState;
-use strata_wire::TunnelKey;
-use strata_wire::dissect::dissect;
-use strata_wire::sighting::{Differing, same_bytes};
+use strata_wire::sighting::{Differing, Identities, Sighting};
 
 use crate::export::exporter::{LoggedPacket, PacketCopy};
 
@@ -15,12 +12,6 @@ const WAITING_MAX: usize = 1 << 20;
 const WAITING_BYTES: usize = 256 << 20;
 /// Packets with the same headers but other payloads that are compared.
 const ALIKE_MAX: usize = 16;
-/// IP protocol numbers (IANA).
-const ICMP: u8 = 1;
-const TCP: u8 = 6;
-const UDP: u8 = 17;
-const ICMPV6: u8 = 58;
-const SCTP: u8 = 132;
 /// What is remembered of a packet that waits, beside its bytes.
 const PACKET_BYTES: usize = 512;
 
@@ -32,22 +23,20 @@ const PACKET_BYTES: usize = 512;
 /// packet is only compared if all of it was kept.
 pub struct Doubles {
     window_ns: u64,
-    differing: Differing,
-    hashers: [RandomState; 2],
+    identities: Identities<RandomState>,
     /// By identity of a packet, the number of the newest copy that waits.
-    seen: HashMap<u128, u64, RandomState>,
+    seen: HashMap<[u64; 2], u64, RandomState>,
     /// Copies in order of time.
     waiting: VecDeque<Waiting>,
     /// The number of the first of them.
     first: u64,
     waiting_bytes: usize,
     newest_ns: u64,
-    same: Vec<u8>,
     counts: DoublesCounts,
 }
 
 struct Waiting {
-    identity: u128,
+    identity: [u64; 2],
     /// The number of the copy before it with the same headers but another payload.
     before: Option<u64>,
     /// Bytes kept, without those that may differ.
@@ -82,14 +71,15 @@ impl Doubles {
     pub fn new(window_ns: u64, differing: Differing) -> Self {
         Self {
             window_ns,
-            differing,
-            hashers: [RandomState::default(), RandomState::default()],
+            identities: Identities::new(
+                differing,
+                [RandomState::default(), RandomState::default()],
+            ),
             seen: HashMap::default(),
             waiting: VecDeque::new(),
             first: 0,
             waiting_bytes: 0,
             newest_ns: 0,
-            same: Vec::new(),
             counts: DoublesCounts::default(),
         }
     }
@@ -124,10 +114,21 @@ impl Doubles {
             self.counts.unchecked = self.counts.unchecked.saturating_add(u64::from(!is_over));
             self.hand_out(&mut take)?;
         }
-        let (identity, is_whole) = self.identity(packet);
-        let kept = self.same.len();
-        let is_cut = packet.data.len() < packet.wire_len as usize;
-        let is_compared = !(is_whole && is_cut);
+        let sighting = Sighting {
+            link: packet.link,
+            data: packet.data,
+            wire_len: packet.wire_len,
+            header_len: packet.header_len.into(),
+        };
+        // Headers that stand for the payload tell packets apart, of which different amounts were kept.
+        let is_whole = !sighting.has_checksum();
+        let compared = match is_whole {
+            true => packet.data.len(),
+            false => packet.header_len.into(),
+        };
+        let of = self.identities.of(&sighting, compared);
+        let (identity, kept) = (of.hash, of.same_len);
+        let is_compared = !(is_whole && sighting.is_cut());
         let newest = self.seen.get(&identity).copied();
         let newest = newest.filter(|_| is_compared);
         if let Some(place) = self.place_of_same(newest, packet, is_whole) {
@@ -218,40 +219,6 @@ impl Doubles {
         self.first = self.first.wrapping_add(1);
         self.waiting_bytes = self.waiting_bytes.saturating_sub(cost(&oldest.packet));
         take(oldest.log, &oldest.packet.packet())
-    }
-
-    /// A hash of what is the same of a packet wherever it is seen, and whether that is all that was kept.
-    fn identity(&mut self, packet: &LoggedPacket<'_>) -> (u128, bool) {
-        let headers = usize::from(packet.header_len).min(packet.data.len());
-        let (link, data) = (packet.link, packet.data);
-        let (before, tags) = same_bytes(link, data, headers, self.differing, &mut self.same);
-        let is_whole = !has_checksum(packet);
-        let compared = match is_whole {
-            true => self.same.len(),
-            false => headers.saturating_sub(before),
-        };
-        let wire_len = u64::from(packet.wire_len).saturating_sub(tags as u64);
-        let bytes = &self.same[..compared.min(self.same.len())];
-        let [low, high] = self.hashers.each_ref();
-        let [low, high] = [low, high].map(|hasher| hasher.hash_one((link, wire_len, bytes)));
-        (u128::from(high) << 64 | u128::from(low), is_whole)
-    }
-}
-
-/// Whether the headers hold a checksum of the payload.
-fn has_checksum(packet: &LoggedPacket<'_>) -> bool {
-    let headers = dissect(packet.link, packet.data, TunnelKey::Inner);
-    let protocol = headers.key.map(|key| key.protocol);
-    let end = usize::from(packet.header_len);
-    match protocol {
-        _ if headers.transport_len == 0 => false,
-        Some(TCP | ICMP | ICMPV6 | SCTP) => packet.data.len() >= end,
-        // The last two bytes of the header; 0 stands for none.
-        Some(UDP) => end
-            .checked_sub(2)
-            .and_then(|start| packet.data.get(start..end))
-            .is_some_and(|checksum| checksum != [0, 0]),
-        _ => false,
     }
 }
 

@@ -11,10 +11,11 @@ use crate::path::DataPath;
 use crate::stage::FEW;
 use crate::stage::batch::{Batch, Chosen, EVERY_PLACE, is_in};
 use crate::stage::budget::payload_of;
+use crate::stage::dedup::DedupStage;
 use crate::stage::parse::ParseStage;
 use crate::worker::WorkerOptions;
 
-/// Reads an input to its end, or until `most` packets have passed the filter, or `stop` is set, and says
+/// Reads an input to its end, or until `most` packets have passed the filter and are no duplicates, or `stop` is set, and says
 /// what payload there is. What cannot be read any further ends it too: a recording of it will say why.
 #[must_use]
 pub fn survey(
@@ -25,6 +26,7 @@ pub fn survey(
 ) -> Survey {
     let filter = options.filter.clone();
     let mut survey = Surveying {
+        dedup: options.dedup.map(DedupStage::new),
         parse: ParseStage::new(filter, options.hash_seed, options.tunnel_key),
         columns: path.simd().map(|simd| Box::new(Batch::new(simd))),
         surveyor: Surveyor::default(),
@@ -46,6 +48,8 @@ pub fn survey(
 
 /// A survey at work.
 struct Surveying {
+    /// As that of the recording, which finds the same duplicates.
+    dedup: Option<DedupStage>,
     parse: ParseStage,
     /// Headers of many packets at once, where the path has them.
     columns: Option<Box<Batch>>,
@@ -63,7 +67,10 @@ impl Surveying {
         for start in (0..batch.len()).step_by(WIDE) {
             let many = (batch.len() - start).min(WIDE);
             let mut places = EVERY_PLACE;
-            let passed = self.parse.choose(batch, start, &mut places[..many]);
+            let mut passed = self.parse.choose(batch, start, &mut places[..many]);
+            if let Some(dedup) = &mut self.dedup {
+                passed = dedup.choose(&self.parse, (batch, start), &mut places[..passed]);
+            }
             if passed > 0 {
                 let places = &places[..passed];
                 self.chosen(Chosen {

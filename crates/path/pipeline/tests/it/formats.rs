@@ -8,7 +8,7 @@ use std::sync::Arc;
 use strata_capture::{Input, InputOptions, Next};
 use strata_classify::Model;
 use strata_filter::Filter;
-use strata_pipeline::{Parts, RunError, Worker, WorkerOptions, run};
+use strata_pipeline::{DataPath, Dedup, Parts, RunError, Worker, WorkerOptions, run};
 use strata_policy::Mode;
 use strata_query::{ExportOptions, FileFormat, Find, export};
 use strata_store::{About, Disk, Log, Recorder, RecorderOptions, Select};
@@ -19,18 +19,18 @@ use strata_wire::{AddressFamily, Ledger, LinkType, Meta, TunnelKey};
 
 /// What is compared of a packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Packet {
-    ts_ns: u64,
-    wire_len: u32,
-    link: LinkType,
-    data: Vec<u8>,
+pub(super) struct Packet {
+    pub(super) ts_ns: u64,
+    pub(super) wire_len: u32,
+    pub(super) link: LinkType,
+    pub(super) data: Vec<u8>,
     options: Vec<u8>,
 }
 
 /// Everything a capture holds, as far as it can be read.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Capture {
-    packets: Vec<Packet>,
+pub(super) struct Capture {
+    pub(super) packets: Vec<Packet>,
     /// Name resolution, secrets, statistics: type, interface's link type, body.
     blocks: Vec<(u32, Option<LinkType>, Vec<u8>)>,
     /// Link type, snap length and options of each interface.
@@ -38,7 +38,7 @@ struct Capture {
     comments: Vec<String>,
 }
 
-fn read(path: &Path) -> Option<Capture> {
+pub(super) fn read(path: &Path) -> Option<Capture> {
     let mut input = Input::open(&[path.to_path_buf()], &InputOptions::default()).ok()?;
     let mut capture = Capture::default();
     loop {
@@ -83,19 +83,32 @@ fn read(path: &Path) -> Option<Capture> {
     }
 }
 
-fn model() -> Model {
+pub(super) fn model() -> Model {
     let json = std::fs::read(workspace_root().join("models/default.json")).unwrap();
     Model::from_json(&json).unwrap()
 }
 
-struct Recorded {
-    log: Log,
-    ledger: Ledger,
+pub(super) struct Recorded {
+    pub(super) log: Log,
+    pub(super) ledger: Ledger,
 }
 
 /// Records a capture into a log in memory; `None` if it is refused at once.
 fn record(path: &Path, model: &Model, mode: &str, filter: Option<&str>) -> Option<Recorded> {
-    let mut input = Input::open(&[path.to_path_buf()], &InputOptions::default()).ok()?;
+    let filter = filter.map(|text| Filter::parse(text).unwrap());
+    let files = [path.to_path_buf()];
+    record_on(DataPath::best(), &files, model, mode, (filter, None))
+}
+
+/// As [`record`], several captures, with these instructions, and without duplicates if that is asked for.
+pub(super) fn record_on(
+    path: DataPath,
+    files: &[PathBuf],
+    model: &Model,
+    mode: &str,
+    (filter, dedup): (Option<Filter>, Option<Dedup>),
+) -> Option<Recorded> {
+    let mut input = Input::open(files, &InputOptions::default()).ok()?;
     let disk: Arc<dyn Disk> = Arc::new(SimDisk::new());
     let hash_seed = [1, 2];
     let about = About {
@@ -110,15 +123,20 @@ fn record(path: &Path, model: &Model, mode: &str, filter: Option<&str>) -> Optio
     let (recorder, sink) = Recorder::start(Arc::clone(&disk), options, &about).unwrap();
     let options = WorkerOptions {
         modes: vec![Mode::by_name(mode, &BTreeMap::new()).unwrap()],
-        filter: filter.map(|text| Filter::parse(text).unwrap()),
+        filter,
+        dedup,
         tunnel_key: TunnelKey::Inner,
         hash_seed,
         sampling_seed: 0,
     };
-    let mut worker = Worker::new(model, Parts::new(options, sink)).unwrap();
+    let parts = Parts {
+        path,
+        ..Parts::new(options, sink)
+    };
+    let mut worker = Worker::new(model, parts).unwrap();
     match run(&mut input, &mut worker, |_| ControlFlow::Continue(())) {
         Ok(()) | Err(RunError::Capture(_)) => {}
-        Err(error) => panic!("{}: {error}", path.display()),
+        Err(error) => panic!("{files:?}: {error}"),
     }
     let ledger = worker.ledger();
     drop(worker);
@@ -130,7 +148,7 @@ fn record(path: &Path, model: &Model, mode: &str, filter: Option<&str>) -> Optio
 }
 
 /// A file in memory with a path, gone when the value is dropped.
-fn exported(log: &Log, options: ExportOptions<'_>) -> (tempfile::NamedTempFile, u64) {
+pub(super) fn exported(log: &Log, options: ExportOptions<'_>) -> (tempfile::NamedTempFile, u64) {
     let mut file = tempfile::NamedTempFile::new().unwrap();
     let done = export(
         log,
@@ -144,7 +162,7 @@ fn exported(log: &Log, options: ExportOptions<'_>) -> (tempfile::NamedTempFile, 
     (file, done.packets)
 }
 
-fn captures() -> Vec<PathBuf> {
+pub(super) fn captures() -> Vec<PathBuf> {
     let mut all = format_captures();
     for name in ["mix-test", "cic2017-sqli", "westermo-right"] {
         all.push(data_dir().join("labelled").join(name).join("trace.pcap"));

@@ -5,6 +5,8 @@
 
 #[allow(dead_code, reason = "`paths` uses the rest")]
 mod common;
+mod dedup;
+mod details;
 mod formats;
 mod promotion;
 mod steering;

@@ -65,6 +65,7 @@ fn start(model: &Model, steering: Option<Arc<Steering>>) -> Recording {
     let options = WorkerOptions {
         modes: vec![Mode::by_name("default", &BTreeMap::new()).unwrap()],
         filter: None,
+        dedup: None,
         tunnel_key: TunnelKey::Inner,
         hash_seed: [1, 2],
         sampling_seed: 0,

@@ -80,6 +80,7 @@ fn record_and(mode: &str, triggers: &TriggerOptions, mut look: impl FnMut(u64)) 
     let options = WorkerOptions {
         modes: vec![Mode::by_name(mode, &BTreeMap::new()).unwrap()],
         filter: None,
+        dedup: None,
         tunnel_key: TunnelKey::Inner,
         hash_seed: [1, 2],
         sampling_seed: 0,

@@ -43,6 +43,7 @@ fn unfinished(dir: &Path, capture: &str, options: RecorderOptions) -> (Recorder,
     let options = WorkerOptions {
         modes: vec![Mode::by_name("default", &BTreeMap::new()).unwrap()],
         filter: None,
+        dedup: None,
         tunnel_key: TunnelKey::Inner,
         hash_seed: [1, 2],
         sampling_seed: 0,

@@ -114,7 +114,9 @@ fn packets(status: &Status) -> impl Iterator<Item = Row> {
         };
         any(all).iter().map(count).collect::<Vec<_>>()
     });
-    ended.chain(more)
+    let uncompared = Some(status.uncompared_packets).filter(|&packets| packets > 0);
+    let uncompared = uncompared.map(|packets| row("uncompared", grouped(packets)));
+    ended.chain(more).chain(uncompared)
 }
 
 /// The budget of detail, and what became of payload.
@@ -430,6 +432,7 @@ mod tests {
             ],
             classes: Vec::new(),
             of_logged: vec![ended("promoted", "", 4)],
+            uncompared_packets: 0,
             mirrored: vec![ended("sent", "", 5), ended("lost", "", 0)],
             interfaces: vec![InterfaceStatus {
                 name: "eth0".into(),

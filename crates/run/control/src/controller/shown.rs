@@ -81,6 +81,7 @@ impl Controller {
                 ..ShadowStatus::of(counts, &self.model.class_names())
             }),
             of_logged: of_logged(&counts.ledger),
+            uncompared_packets: counts.ledger.uncompared.packets,
             mirrored: mirrored(&counts.ledger),
             resources: resources.to_vec(),
             cpu: inner.cpu.clone(),

@@ -1,4 +1,4 @@
-//! `--dedup`: packets that were captured twice.
+//! `--dedup`: packets that were captured twice, in exports and, by the same options, in recordings.
 
 use anyhow::Result;
 use clap::ValueEnum;
@@ -8,7 +8,7 @@ use strata_terminal::text;
 use strata_wire::sighting::Differing;
 use tracing::{info, warn};
 
-/// Longest time that packets wait for their doubles.
+/// Longest time between two copies of a packet.
 const WINDOW_MAX_NS: u64 = 10_000_000_000;
 
 /// What counts as a double.
@@ -32,8 +32,9 @@ pub(super) struct DedupArgs {
     dedup_ignore: Vec<Ignored>,
 }
 
+/// What may differ between two copies of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Ignored {
+pub enum Ignored {
     /// Ethernet addresses.
     Macs,
     /// VLAN tags.
@@ -48,20 +49,34 @@ impl DedupArgs {
         let Some(time) = &self.dedup else {
             return Ok(None);
         };
-        let window_ns = text::short_duration_ns(time)
-            .map_err(|problem| refuse(format!("--dedup: {problem}")))?;
-        if window_ns > WINDOW_MAX_NS {
-            return Err(refuse(format!(
-                "--dedup {time}: at most 10s, since packets wait in memory for their duplicates"
-            )));
-        }
-        let ignored = |field: Ignored| self.dedup_ignore.contains(&field);
-        let differing = Differing {
-            macs: ignored(Ignored::Macs),
-            tags: ignored(Ignored::Tags),
-            ttl: ignored(Ignored::Ttl),
-        };
-        Ok(Some(Doubles::new(window_ns, differing)))
+        let window_ns = window_ns(time)?;
+        Ok(Some(Doubles::new(window_ns, differing(&self.dedup_ignore))))
+    }
+}
+
+/// The value of `--dedup`, ns.
+///
+/// # Errors
+///
+/// If it is no length of time, or more than ten seconds.
+pub fn window_ns(time: &str) -> Result<u64> {
+    let window_ns =
+        text::short_duration_ns(time).map_err(|problem| refuse(format!("--dedup: {problem}")))?;
+    if window_ns > WINDOW_MAX_NS {
+        return Err(refuse(format!(
+            "--dedup {time}: at most 10s, since packets of that time are kept in memory"
+        )));
+    }
+    Ok(window_ns)
+}
+
+/// What may differ between two copies, by `--dedup-ignore`.
+#[must_use]
+pub fn differing(ignored: &[Ignored]) -> Differing {
+    Differing {
+        macs: ignored.contains(&Ignored::Macs),
+        tags: ignored.contains(&Ignored::Tags),
+        ttl: ignored.contains(&Ignored::Ttl),
     }
 }
 

@@ -27,7 +27,8 @@ pub(super) struct Lost {
 /// Packets of which nothing was to be kept.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub(super) struct NotKept {
-    /// `sampled_out`: a mode or policy keeps one in N; `discarded`: dropped by a mode or policy.
+    /// `sampled_out`: a mode or policy keeps one in N; `discarded`: dropped by a mode or policy;
+    /// `duplicates`: copies of packets that were captured before (`--dedup`).
     pub(super) how: HowNotKept,
     pub(super) packets: u64,
     pub(super) bytes: u64,
@@ -35,9 +36,10 @@ pub(super) struct NotKept {
 }
 
 /// What is not kept on purpose, and its result in a recording's status.
-const NOT_KEPT: [(HowNotKept, &str); 2] = [
+const NOT_KEPT: [(HowNotKept, &str); 3] = [
     (HowNotKept::SampledOut, "sampled_out"),
     (HowNotKept::Discarded, "discarded"),
+    (HowNotKept::Duplicates, "duplicates"),
 ];
 
 /// Of packets that nothing was to be kept of; `rate` tells a counter's rate from it and what it was.

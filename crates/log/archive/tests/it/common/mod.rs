@@ -133,6 +133,7 @@ pub(crate) fn record(
     let options = WorkerOptions {
         modes: vec![Mode::by_name(mode, &BTreeMap::new()).unwrap()],
         filter: None,
+        dedup: None,
         tunnel_key: TunnelKey::Inner,
         hash_seed,
         sampling_seed: 0,

@@ -1,4 +1,5 @@
-//! `strata export --dedup`, compared with editcap, on a trace as two mirror ports would see it.
+//! `strata export --dedup` and `strata record --dedup`, compared with editcap, on a trace as two mirror ports would see
+//! it.
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
@@ -161,6 +162,46 @@ fn all_and_only_the_doubles_of_two_mirror_ports_are_omitted() {
     // What may not differ is told apart: only doubles within each log are omitted.
     let (left, _) = without_doubles(&logs, &["--dedup-ignore", "macs,tags"], &out);
     assert!(left.len() > both.len() - 1_000, "{}", left.len());
+}
+
+#[test]
+fn a_recording_without_duplicates_has_what_an_export_without_them_has() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    let trace = trace(dir);
+    let captures = ["one", "other"].map(|name| dir.join(format!("{name}.pcap")));
+    write(trace.clone(), &captures[0]);
+    write(later(&trace), &captures[1]);
+    let log = dir.join("log");
+    let mut command = record(&captures[0], &log);
+    command.arg("-r").arg(&captures[1]);
+    let out = ok(command.args(["--mode", "log-all", "--detail", "none", "--dedup", "1ms"]));
+    let packets = trace.len();
+    let accounting = format!(
+        "packets: seen {} = filtered 0 + duplicates {packets} + discarded 0 + sampled_out 0 + logged {packets} ",
+        2 * packets
+    );
+    assert!(out.contains(&accounting), "{out}");
+    let info = ok(strata().args(["info", "--json"]).arg(&log));
+    let info: Value = serde_json::from_str(&info).unwrap();
+    let bytes: usize = trace.iter().map(|(_, data)| data.len()).sum();
+    let counted = &info[0]["accounting"]["duplicates"];
+    assert_eq!(counted, &serde_json::json!([packets, bytes]));
+    let out = dir.join("out.pcap");
+    let (left, omitted) = without_doubles(&[&log], &[], &out);
+    assert_eq!(omitted, 0);
+    assert!(sorted(left) == sorted(trace));
+    // Packets of a number that is asked for are not duplicates.
+    let log = dir.join("few");
+    let mut command = record(&captures[0], &log);
+    command.arg("-r").arg(&captures[1]);
+    let out = ok(command.args(["--mode", "log-all", "--dedup", "1ms", "-c", "100"]));
+    assert!(out.contains("+ logged 100 "), "{out}");
+    let mut command = strata();
+    command.args(["record", "-i", "lo", "-o"]).arg(&log);
+    let output = command.args(["--dedup", "1ms", "--early-cut"]).output();
+    let said = String::from_utf8(output.unwrap().stderr).unwrap();
+    assert!(said.contains("--early-cut"), "{said}");
 }
 
 #[test]

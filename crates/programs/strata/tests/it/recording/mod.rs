@@ -3,6 +3,7 @@
 mod altnames;
 mod budget;
 mod control;
+mod dedup;
 mod drift;
 mod exclusive;
 mod live;

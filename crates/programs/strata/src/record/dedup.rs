@@ -1,0 +1,42 @@
+//! Options of `strata record` for packets that are captured twice.
+
+use anyhow::Result;
+use strata_pipeline::Dedup;
+use strata_reading::export::dedup::{Ignored, differing, window_ns};
+
+/// Options of `strata record` for packets that are captured twice.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Duplicates")]
+pub(super) struct DedupArgs {
+    /// Record only one copy of each packet, as when two mirror ports see it: a packet is a copy if
+    /// one with the same headers, length and captured payload was recorded whose time differs by at
+    /// most TIME (such as 50ms; up to 10s). Copies are counted (duplicates). Each worker remembers
+    /// the packets of TIME and 100 ms more, up to 1,048,576 in 40 MiB; packets that could not be
+    /// compared with all of TIME are recorded and counted (uncompared).
+    #[arg(long, value_name = "TIME", conflicts_with = "early_cut")]
+    dedup: Option<String>,
+
+    /// With --dedup: these may differ between two copies of a packet, as on both sides of a router
+    /// or switch. May be given several times, or separated by commas.
+    #[arg(
+        long,
+        value_enum,
+        value_name = "FIELDS",
+        value_delimiter = ',',
+        requires = "dedup"
+    )]
+    dedup_ignore: Vec<Ignored>,
+}
+
+impl DedupArgs {
+    /// What is removed; `None` for nothing.
+    pub(super) fn spec(&self) -> Result<Option<Dedup>> {
+        let Some(time) = &self.dedup else {
+            return Ok(None);
+        };
+        Ok(Some(Dedup {
+            window_ns: window_ns(time)?,
+            differing: differing(&self.dedup_ignore),
+        }))
+    }
+}
