@@ -57,7 +57,7 @@ const FIELDS: [&str; 24] = [
     "dns.count.queries",
 ];
 
-/// Captures that tshark reads in another way: an invalid name, an inverse query, Modbus of random bytes, and requests of
+/// Captures that tshark reads in another way: an invalid name, an inverse query, Modbus of random bytes, requests of
 /// HTTP/0.9, without a target, and cut within their first line.
 const FAULTY: [&str; 6] = [
     "dns-invalid-names.pcap",
@@ -191,7 +191,7 @@ fn by_tshark(trace: &Path) -> BTreeMap<Ends, (Details, Vec<&'static str>)> {
         }
         let codes = field("modbus.func_code")
             .into_iter()
-            .map(|code| code.parse().unwrap());
+            .map(|code| code.parse::<u8>().unwrap());
         functions.entry(ends).or_default().extend(codes);
     }
     for (ends, mut codes) in functions {
