@@ -57,7 +57,7 @@ const FIELDS: [&str; 24] = [
     "dns.count.queries",
 ];
 
-/// Captures that tshark reads in another way: an invalid name, an inverse query, Modbus of random bytes, and requests of
+/// Captures that tshark reads in another way: an invalid name, an inverse query, Modbus of random bytes, requests of
 /// HTTP/0.9, without a target, and cut within their first line.
 const FAULTY: [&str; 6] = [
     "dns-invalid-names.pcap",
@@ -96,15 +96,16 @@ fn by_tshark(trace: &Path) -> BTreeMap<Ends, (Details, Vec<&'static str>)> {
             let values = cells[at].split('\u{1}').filter(|value| !value.is_empty());
             values.map(str::to_owned).collect()
         };
+        let is_ip = |name: &&str| ["ip", "ipv6"].contains(name);
+        // The innermost ones.
+        let Some(family) = cells[22].rsplit(':').find(is_ip) else {
+            continue;
+        };
         let is_tcp = !field("tcp.srcport").is_empty();
         let transport = if is_tcp { "tcp" } else { "udp" };
         let end = |of: &str| {
-            let is_ipv6 = cells[22]
-                .rsplit(':')
-                .find(|name| ["ip", "ipv6"].contains(name));
-            let address = field(&format!("{}.{of}", is_ipv6.unwrap()));
+            let address = field(&format!("{family}.{of}"));
             let port = field(&format!("{transport}.{of}port"));
-            // The innermost ones.
             let port = port.last().unwrap().parse().unwrap();
             (address.last().unwrap().clone(), port)
         };
@@ -129,7 +130,7 @@ fn by_tshark(trace: &Path) -> BTreeMap<Ends, (Details, Vec<&'static str>)> {
         if is_response {
             put("dns_response_code", first("dns.flags.rcode"));
             // In the order of the records, of which the first are the answers.
-            let answers: usize = first("dns.count.answers").unwrap().parse().unwrap();
+            let answers: usize = first("dns.count.answers").map_or(0, |n| n.parse().unwrap());
             let (mut ipv4, mut ipv6) = (field("dns.a").into_iter(), field("dns.aaaa").into_iter());
             let kinds = field("dns.resp.type").into_iter().take(answers);
             let addresses: Vec<String> = kinds
@@ -191,7 +192,7 @@ fn by_tshark(trace: &Path) -> BTreeMap<Ends, (Details, Vec<&'static str>)> {
         }
         let codes = field("modbus.func_code")
             .into_iter()
-            .map(|code| code.parse().unwrap());
+            .map(|code| code.parse::<u8>().unwrap());
         functions.entry(ends).or_default().extend(codes);
     }
     for (ends, mut codes) in functions {
