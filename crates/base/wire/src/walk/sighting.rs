@@ -9,8 +9,8 @@ use core::hash::BuildHasher;
 use core::ops::Range;
 
 use crate::formats::ethernet::ethertype::{IPV4, IPV6, QINQ_OLD, SERVICE_VLAN, VLAN};
-use crate::walk::fields::{behind_tags, ethernet, ipv4, ipv6};
 use crate::walk::dissect::dissect;
+use crate::walk::fields::{behind_tags, ethernet, ipv4, ipv6};
 use crate::{LinkType, TunnelKey};
 
 /// IP protocol numbers (IANA).
