@@ -5,10 +5,6 @@
 pub(crate) mod changes;
 pub(crate) mod checked;
 pub(crate) mod encryption;
-pub(crate) mod files;
-pub(crate) mod keys;
-pub(crate) mod moving;
-pub(crate) mod payload;
 
 use std::collections::HashMap;
 use std::io::{self, BufReader, Read, Seek, SeekFrom};
@@ -22,8 +18,8 @@ use strata_store::{
 };
 
 use crate::disk::checked::{CheckedFile, Pieces, pieces_of};
-use crate::disk::keys::{Identities, PartKey, chunk_offset};
-use crate::jobs::part::staging_name;
+use crate::keys::{Identities, PartKey, chunk_offset};
+use crate::part::staging_name;
 
 /// An age header with one recipient takes about 200 bytes; data are read bypassing the buffer.
 const HEAD_BYTES: usize = 512;

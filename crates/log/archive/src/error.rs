@@ -9,7 +9,7 @@ pub(crate) use strata_tables::Source;
 use strata_tables::{Interrupted, TableError};
 use strata_wire::human_bytes;
 
-use crate::disk::keys::KeyError;
+use crate::keys::KeyError;
 
 /// Bytes that are not those that were written.
 #[derive(Debug, thiserror::Error)]

@@ -1,7 +1,5 @@
 //! The table `flows`: one row per flow and run, which also tells where its packets are.
 
-pub(crate) mod flow;
-pub(crate) mod index;
 pub(crate) mod metering;
 
 mod row;
@@ -13,7 +11,7 @@ use strata_tables::{Coding, Column, Element, ElementForm, Kind, Narrows, Spec, U
 pub(crate) use row::{FlowRow, Place, flow_rows};
 use row::{float, whole};
 
-use crate::flows::flow::{community_id, score};
+use crate::flow::{community_id, score};
 
 use Coding::{Delta, Dictionary, Plain};
 use Get::{Bool, Float, FloatOrNull, Int, IntOrNull, Text, TextOrNull};

@@ -1,15 +1,8 @@
 //! A job: some block files of one worker, made into parts in `staging/`.
 
-pub(crate) mod anomalous;
-pub(crate) mod compact;
-pub(crate) mod counts;
 pub(crate) mod defined;
 pub(crate) mod intake;
-pub(crate) mod lag;
-pub(crate) mod part;
-pub(crate) mod pending;
 pub(crate) mod protection;
-pub(crate) mod run;
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, HashMap};
@@ -26,17 +19,17 @@ use strata_store::{
 };
 use strata_wire::{Interface, Meta};
 
+use crate::anomalous::Anomalous;
 use crate::columns::addresses::addresses;
 use crate::columns::filler::keeps;
 use crate::columns::sorted::Sorted;
-use crate::disk::keys::Recipients;
 use crate::error::ArchiveError;
-use crate::flows::flow::Flow;
-use crate::jobs::anomalous::Anomalous;
+use crate::flow::Flow;
 use crate::jobs::intake::{Ended, Intake, Runs};
-use crate::jobs::part::{Counters, Job, PartWriter, Share};
-use crate::jobs::run::Run;
+use crate::keys::Recipients;
+use crate::part::{Counters, Job, PartWriter, Share};
 use crate::retention::{FlowRetention, retention_name};
+use crate::run::Run;
 
 /// The result of a job.
 pub(crate) enum Outcome {

@@ -12,38 +12,46 @@
 //! on Parquet; used by `query` and the command line.
 #![forbid(unsafe_code)]
 
+mod anomalous;
 mod columns;
+mod compact;
+mod counts;
 mod disk;
 mod error;
+mod files;
+mod flow;
 mod flows;
+mod header;
 mod jobs;
+mod keys;
+mod moving;
+mod part;
+mod prune;
 mod retention;
+mod run;
+mod tables;
 mod verify;
 
 pub use columns::packets::PacketColumn;
-pub use columns::tables::{Rows, Table, TakeRows, rows_of_blocks};
+pub use compact::lag::{Uncompacted, uncompacted};
+pub use compact::{Compacted, compact, compact_until};
 pub use disk::ClearDisk;
 pub use disk::changes::Away;
 pub use disk::encryption::{encrypt_to, rotate};
-pub use disk::keys::{Identities, KeyError, Recipients};
-pub use disk::moving::{Moved, Place, relocate, relocate_until};
 pub use error::{ArchiveError, MostWouldGo};
+pub use flow::EndReason;
 pub use flows::FlowColumn;
-pub use flows::flow::EndReason;
 pub use flows::metering::{MeteredPacket, Metering, TakeRecord, Timeouts};
-pub use jobs::compact::{Compacted, compact, compact_until};
-pub use jobs::lag::{Uncompacted, uncompacted};
+pub use keys::{Identities, KeyError, Recipients};
+pub use moving::{Moved, Place, relocate, relocate_until};
+pub use prune::pieces::deletable;
+pub use prune::plan::{Importance, Piece, PieceKind, PrunePlan, Retention, plan, retention_class};
+pub use prune::{NotSplit, PruneOptions, Pruned, make_room, make_room_except, prune, prune_as};
 pub use retention::PROTECTED;
-pub use retention::pieces::deletable;
-pub use retention::plan::{
-    Importance, Piece, PieceKind, PrunePlan, Retention, plan, retention_class,
-};
-pub use retention::prune::{
-    NotSplit, PruneOptions, Pruned, make_room, make_room_except, prune, prune_as,
-};
 pub use strata_tables::{
     Coding, Column, Element, ElementForm, Kind, NS_PER_MICRO, Narrows, Spec, Unit, below_micros,
 };
+pub use tables::{Rows, Table, TakeRows, rows_of_blocks};
 pub use verify::{Verified, verify, verify_telling};
 
 /// Reading parts: their files, their tables, rows turned back into packets, and the bytes kept
@@ -51,13 +59,13 @@ pub use verify::{Verified, verify, verify_telling};
 pub mod parts {
     pub use crate::columns::row::Row;
     pub use crate::columns::rows::{PacketRows, Rebuild};
-    pub use crate::disk::files::{Input, InputAt};
-    pub use crate::disk::payload::{PayloadReader, Unreadable};
-    pub use crate::flows::flow::{
+    pub use crate::counts::{Amounts, Counts, GroupCounts, LabelCounts, PointCounts};
+    pub use crate::files::payload::{PayloadReader, Unreadable};
+    pub use crate::files::{Input, InputAt};
+    pub use crate::flow::{
         community_id_of, community_id_seeded, icmp_counterpart, is_community_id,
     };
-    pub use crate::jobs::counts::{Amounts, Counts, GroupCounts, LabelCounts, PointCounts};
-    pub use crate::jobs::part::{is_on_a_disk, missing_files, name_of, open};
+    pub use crate::part::{is_on_a_disk, missing_files, name_of, open};
     pub use strata_tables::{
         Batch, Column, FloatCells, IntCells, PAGE_ROWS, TableInput, TableReader, TextCells,
     };

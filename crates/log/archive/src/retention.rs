@@ -1,9 +1,5 @@
 //! Retention classes of flows: those of models, and one for policies.
 
-pub(crate) mod pieces;
-pub(crate) mod plan;
-pub(crate) mod prune;
-
 /// The retention class of flows that a policy protects. They are not deleted to free space, and by
 /// age only if this class has a limit.
 pub const PROTECTED: &str = "protected";

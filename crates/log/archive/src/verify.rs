@@ -12,11 +12,11 @@ use strata_store::{
 };
 
 use crate::disk::ClearDisk;
-use crate::disk::files::{Input, SUM_BYTES};
-use crate::disk::keys::{CHUNK_BYTES, Identities, chunk_offset};
 use crate::error::ArchiveError;
+use crate::files::{Input, SUM_BYTES};
 use crate::jobs::defined::Defined;
-use crate::jobs::part::{self, SumsFile, name_of};
+use crate::keys::{CHUNK_BYTES, Identities, chunk_offset};
+use crate::part::{self, SumsFile, name_of};
 
 /// The result of a verification.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

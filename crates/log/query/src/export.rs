@@ -1,8 +1,6 @@
 //! From both tiers of a log to a capture file.
 
 pub(crate) mod doubles;
-pub(crate) mod exporter;
-pub(crate) mod left_out;
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::{self, ErrorKind, Write};
@@ -16,16 +14,16 @@ use strata_store::{BlockFile, Damage, FileKind, Log, Recording, Select, StoreErr
 use strata_wire::Meta;
 
 use crate::by_link::ByLink;
-use crate::export::exporter::{
+use crate::by_time::MEMORY_BYTES;
+use crate::exporter::{
     ExportOptions, Exported, Exporter, FileFormat, LoggedPacket, Output, Sections, TakePacket,
     metas_of_blocks,
 };
 use crate::merge;
-use crate::merge::by_time::MEMORY_BYTES;
+use crate::packet_row::{COLUMNS, PacketRows};
 use crate::parts::find::Find;
-use crate::parts::packet_row::{COLUMNS, PacketRows};
 use crate::parts::{Parts, parts_of};
-use crate::records::row_writer::RowWriter;
+use crate::row_writer::RowWriter;
 
 /// Writes the wanted packets of a log, compacted or not, in order of arrival, recording by
 /// recording. `find` selects the flows that may hold wanted packets, `options` the packets. Damaged

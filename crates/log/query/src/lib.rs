@@ -33,28 +33,34 @@
 #![forbid(unsafe_code)]
 
 mod by_link;
+mod by_time;
 mod export;
+mod exporter;
+mod flows;
+mod left_out;
 mod merge;
+mod packet_row;
 mod parts;
 mod records;
+mod row_writer;
 mod search;
 
 pub use by_link::ByLink;
+pub use by_time::MEMORY_BYTES;
 pub use export::doubles::{Doubles, DoublesCounts};
-pub use export::exporter::{
-    ExportOptions, Exported, FileFormat, Judgement, JudgementKey, Kept, LoggedPacket, PacketCopy,
-    TakePacket,
-};
 pub use export::{
     MergedExport, MergedMetadata, export, export_packet_table, export_within, packets,
     packets_until, packets_while,
 };
+pub use exporter::{
+    ExportOptions, Exported, FileFormat, Judgement, JudgementKey, Kept, LoggedPacket, PacketCopy,
+    TakePacket,
+};
+pub use flows::{ExportedFlows, FlowOptions, export_flow_table, export_flows};
 pub use merge::arrivals::Arrivals;
-pub use merge::by_time::MEMORY_BYTES;
+pub use packet_row::{PacketRows, address_text, packet_json};
 pub use parts::find::Find;
-pub use parts::packet_row::{PacketRows, address_text, packet_json};
 pub use parts::reasons::{ReasonCount, reasons_of};
-pub use records::flows::{ExportedFlows, FlowOptions, export_flow_table, export_flows};
 pub use records::messages::FlowProtocol;
 pub use records::record::FlowRecord;
 pub use records::{RecordFormat, RecordWriter, flow_records, not_formula};

@@ -6,7 +6,6 @@
 //! whose next packet arrived first.
 
 pub(crate) mod arrivals;
-pub(crate) mod by_time;
 
 use std::borrow::Cow;
 use std::cmp::Reverse;
@@ -19,9 +18,9 @@ use strata_blocks::{BadRecord, Head, PacketRecord, Record, Trees, VerdictRecord,
 use strata_store::{Block, Blocks, Cursor, Damage, Log, Recording, Select, StoreError};
 use strata_wire::{Context, FlowKey, FlowShare, KeepKind};
 
-use crate::export::exporter::{Exporter, Judgement, JudgementKey, OfFlow, new_origin};
-use crate::export::left_out::Place;
-use crate::merge::by_time::Waiting;
+use crate::by_time::Waiting;
+use crate::exporter::{Exporter, Judgement, JudgementKey, OfFlow, new_origin};
+use crate::left_out::Place;
 use crate::parts::Parts;
 
 /// One of the sources that are merged.

@@ -3,7 +3,6 @@
 pub(crate) mod cells;
 pub(crate) mod decided;
 pub(crate) mod find;
-pub(crate) mod packet_row;
 pub(crate) mod reasons;
 
 use std::collections::BTreeMap;
@@ -17,7 +16,7 @@ use strata_archive::{ArchiveError, PacketColumn};
 use strata_store::{Damage, Disk, FileKind, Log, Part, Recording};
 use strata_wire::FlowKey;
 
-use crate::merge::by_time::{Arrival, ByTime, Waiting};
+use crate::by_time::{Arrival, ByTime, Waiting};
 use crate::parts::find::Find;
 
 pub(crate) type Source = Box<dyn std::error::Error + Send + Sync>;

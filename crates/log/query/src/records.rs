@@ -1,9 +1,7 @@
 //! Flow records as CSV, JSON, IPFIX and NetFlow 9; and the rows of the table `flows` as such records.
 
-pub(crate) mod flows;
 pub(crate) mod messages;
 pub(crate) mod record;
-pub(crate) mod row_writer;
 
 use std::borrow::Cow;
 use std::io::{self, Write};

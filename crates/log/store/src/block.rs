@@ -5,7 +5,7 @@ pub(crate) mod blocks;
 pub(crate) mod content;
 pub(crate) mod cursor;
 pub(crate) mod index;
-pub(crate) mod layout;
+pub(crate) mod promotions;
 pub(crate) mod scan;
 pub(crate) mod select;
 

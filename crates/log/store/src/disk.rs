@@ -26,7 +26,7 @@ use std::sync::Arc;
 
 use strata_sys::disk::Pending;
 
-use crate::manifest::names::{COMPACTION_NAME, LOCK_NAME, READERS_NAME, is_remote};
+use crate::names::{COMPACTION_NAME, LOCK_NAME, READERS_NAME, is_remote};
 use held::{Held, is_same, is_shortage};
 use real::RealFile;
 

@@ -17,8 +17,10 @@
 mod block;
 mod disk;
 mod error;
+mod layout;
 mod log;
 mod manifest;
+mod names;
 mod output;
 mod recorder;
 mod relayed;
@@ -40,11 +42,11 @@ pub use manifest::archive::{
 };
 pub use manifest::checkpoint::{Checkpoint, checkpoint_name};
 pub use manifest::drift::{check_drift, drift_name, seal_drift};
-pub use manifest::names::{COMPACTION_NAME, is_file_name, is_remote, tier_of};
 pub use manifest::{
     About, BlockFile, DetailKept, FlowTable, MANIFEST_NAME, Manifest, Overwritten, Recording,
     SavedLedger, ShadowModel, State,
 };
+pub use names::{COMPACTION_NAME, is_file_name, is_remote, tier_of};
 pub use output::{OutputError, Sources, is_log};
 pub use recorder::{CHECKPOINT_INTERVAL, Recorder, RecorderOptions, WhenFull};
 pub use relayed::{

@@ -15,12 +15,12 @@ use strata_wire::tunnel::{Tunnels, TunnelsError};
 
 use crate::block::blocks::Blocks;
 use crate::block::index::index_name;
+use crate::block::promotions::Promoted;
 use crate::block::select::Select;
 use crate::disk::{Disk, RealDisk};
 use crate::error::{StoreError, io_error};
 use crate::manifest::archive::{ARCHIVE_NAME, Archive, Part};
 use crate::manifest::checkpoint::{Checkpoint, checkpoint_name};
-use crate::manifest::promotions::Promoted;
 use crate::manifest::stored::{read_all, read_manifest};
 use crate::manifest::{BlockFile, MANIFEST_NAME, Manifest, Recording, State};
 

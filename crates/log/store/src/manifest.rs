@@ -5,8 +5,6 @@ pub(crate) mod archive;
 pub(crate) mod checkpoint;
 pub(crate) mod drift;
 pub(crate) mod flipped;
-pub(crate) mod names;
-pub(crate) mod promotions;
 pub(crate) mod stored;
 
 use std::collections::BTreeMap;
@@ -16,7 +14,7 @@ use strata_wire::tunnel::Tunnels;
 use strata_wire::{Counters, CutWhere, DropReason, Ledger};
 
 use crate::manifest::flipped::explain;
-use crate::manifest::names::is_safe_name;
+use crate::names::is_safe_name;
 
 /// The manifest's file name within a log.
 pub const MANIFEST_NAME: &str = "manifest.json";

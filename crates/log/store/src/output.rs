@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use crate::log::Log;
 use crate::manifest::MANIFEST_NAME;
 use crate::manifest::archive::{ARCHIVE_NAME, LOG_ENTRIES};
-use crate::manifest::names::is_remote;
+use crate::names::is_remote;
 
 /// A file of a log lies at most this many levels below its directory: `packets/hour=H/retention=C/N.parquet`.
 const LEVELS: usize = 4;

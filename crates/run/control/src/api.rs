@@ -1,8 +1,6 @@
 //! The HTTP API: on a Unix socket, and with a token or mutual TLS on TCP.
 
 pub mod client;
-pub(crate) mod endpoint;
-pub(crate) mod request;
 pub(crate) mod secrets;
 
 mod agents;
@@ -31,17 +29,17 @@ use tokio::sync::oneshot;
 use tokio::time::timeout;
 use utoipa::OpenApi;
 
-use crate::api::request::{
-    DetailRequest, ExportTimesRequest, ModeRequest, ModelRequest, PolicyAdded, PolicyRequest,
-    QueryRequest, Refusal,
-};
 use crate::controller::{ControlError, Controller, Event};
 use crate::metrics::{self, Format};
 use crate::queries::{QueryAnswer, QueryRefused, QueryStatus};
+use crate::request::{
+    DetailRequest, ExportTimesRequest, ModeRequest, ModelRequest, PolicyAdded, PolicyRequest,
+    QueryRequest, Refusal,
+};
 use crate::status::{PolicyStatus, Status};
 use connections::Limits;
 
-pub use crate::api::endpoint::{Admit, TcpEndpoint};
+pub use crate::endpoint::{Admit, TcpEndpoint};
 pub(crate) use agents::{AgentRequest, ApplyRequest, UndoRequest};
 pub use agents::{serve_agents, serve_fleet_metrics};
 pub use collector::serve_collector;

@@ -21,7 +21,7 @@ use strata_sandbox::{SecretError, read_secret};
 use strata_wire::tunnel::Tunnels;
 use utoipa::ToSchema;
 
-use crate::api::endpoint::{Admit, TcpEndpoint};
+use crate::endpoint::{Admit, TcpEndpoint};
 use reference::{schema, unknown_key};
 
 pub use elastic::{CPU_PERCENT_MAX, ElasticConfig};
@@ -403,7 +403,7 @@ mod tests {
     use serde_json::Value;
 
     use super::*;
-    use crate::controller::elastic::Resource;
+    use crate::elastic::Resource;
 
     fn parse(text: &str) -> Result<Config, ConfigError> {
         Config::from_toml(text, Path::new("strata.toml"))

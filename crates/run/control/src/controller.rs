@@ -1,9 +1,6 @@
 //! What users ask of a running recording, and what it does by itself: modes, policies, events.
 
 pub mod alerts;
-pub mod contention;
-pub mod cpu;
-pub mod elastic;
 
 mod board;
 mod events;
@@ -36,10 +33,10 @@ pub use policies::MATCH_BYTES_MAX;
 pub use settings::Settings;
 use timed::{TIMED_MAX, Timed};
 
-use crate::api::request::QueryRequest;
-use crate::controller::elastic::{Degradation, ElasticState, Resource, Sensed, Step, follow, plan};
+use crate::elastic::{Degradation, ElasticState, Resource, Sensed, Step, follow, plan};
 use crate::queries::vectors::Subscribers;
 use crate::queries::{Queries, QueryRefused, QueryStatus};
+use crate::request::QueryRequest;
 use crate::saved::Saved;
 use crate::status::{
     CompactionStatus, CpuStatus, EveStatus, ExportStatus, FlowsStatus, ReportStatus, ShedStatus,

@@ -18,27 +18,32 @@ pub mod agents;
 pub mod api;
 pub mod config;
 mod controller;
+pub mod elastic;
+mod endpoint;
 pub mod metrics;
 pub mod queries;
+mod query_report;
+mod request;
 mod role_error;
 pub mod saved;
 mod status;
 
 pub use agents::agent_client;
 pub use api::client;
-pub use controller::{alerts, contention, cpu, elastic};
+pub use controller::alerts;
+pub use elastic::{contention, cpu};
 pub use queries::vectors;
 
 pub use tokio::sync::watch;
 
-pub use api::request::{
-    DetailRequest, ExportTimesRequest, InForce, ModeRequest, ModelRequest, PolicyAdded,
-    PolicyRequest, QueryRequest, Refusal,
-};
 pub use api::secrets::same_secret;
 pub use controller::{
     CollectorBoard, ControlError, Controller, DriftWindow, Event, ExportTimes, Fast,
     MATCH_BYTES_MAX, MODE_PERIOD_MAX, NetworkObserved, Observed, Settings, WHY_BYTES_MAX,
+};
+pub use request::{
+    DetailRequest, ExportTimesRequest, InForce, ModeRequest, ModelRequest, PolicyAdded,
+    PolicyRequest, QueryRequest, Refusal,
 };
 pub use status::{
     ChangeStatus, ClassStatus, CollectorStatus, CompactionStatus, CpuStatus, DetailStatus,

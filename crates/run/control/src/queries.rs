@@ -5,7 +5,6 @@
 //! bounded queue, so workers never wait for a query; what does not fit is lost and counted. It runs
 //! while a query is installed. Nothing is saved: with the recording its queries end.
 
-pub(crate) mod report;
 pub mod vectors;
 
 use std::collections::BTreeMap;
@@ -23,11 +22,11 @@ use strata_wire::grouped;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use utoipa::ToSchema;
 
-use crate::api::request::QueryRequest;
-pub use crate::queries::report::{
+use crate::queries::vectors::{Attached, NotAttached, Subscriber, Subscribers, WhenFull};
+pub use crate::query_report::{
     GroupKey, QueryReport, QueryReportKind, ReportedColumns, ReportedQuery,
 };
-use crate::queries::vectors::{Attached, NotAttached, Subscriber, Subscribers, WhenFull};
+use crate::request::QueryRequest;
 use crate::saved::now;
 
 /// Maximum number of queries.

@@ -4,7 +4,6 @@ pub(crate) mod compacting;
 pub(crate) mod drift;
 pub(crate) mod eve;
 pub(crate) mod exports;
-pub(crate) mod journal;
 pub(crate) mod lag;
 pub(crate) mod reclaim;
 pub(crate) mod reports;

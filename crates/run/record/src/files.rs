@@ -15,7 +15,7 @@ use strata_sandbox::{Owner, SocketFile};
 
 use crate::beside::reclaim::Reclaim;
 use crate::error::{RecordError, Result};
-use crate::live::observer::{Observation, Observer, Ticker};
+use crate::observer::{Observation, Observer, Ticker};
 use crate::outcome::{RecordOutcome, WorkerOutcome, finish};
 use crate::recorded;
 use crate::setup::log_dir::{NewDirectory, log_directory};

@@ -31,6 +31,7 @@ mod error;
 mod files;
 mod live;
 mod notice;
+mod observer;
 mod outcome;
 mod record;
 mod recorded;

@@ -1,7 +1,7 @@
 //! Records interfaces: a worker on each core, until stopped.
 
 pub(crate) mod governor;
-pub(crate) mod observer;
+pub(crate) mod preflight;
 pub(crate) mod sensors;
 pub(crate) mod watchdog;
 
@@ -31,16 +31,16 @@ use strata_sandbox::{SocketFile, User};
 
 use crate::beside::eve::EveReader;
 use crate::beside::exports::Exporting;
-use crate::beside::journal::{self, Told};
 use crate::beside::lag::CompactionLag;
 use crate::beside::reclaim::Reclaim;
 use crate::beside::reports::Reports;
 use crate::error::Result;
 use crate::live::governor::{Governor, Shedder};
-use crate::live::observer::{Observation, Observer};
 use crate::live::sensors::Sensors;
 use crate::live::watchdog::Watchdog;
 use crate::notice::RecordNotice;
+use crate::notice::journal::{self, Told};
+use crate::observer::{Observation, Observer};
 use crate::outcome::{RecordOutcome, finish};
 use crate::recorded;
 use crate::sandbox::socket_opener;

@@ -1,5 +1,7 @@
 //! What a recording says while it starts and runs.
 
+pub(crate) mod journal;
+
 use std::fmt;
 use std::path::PathBuf;
 
@@ -11,7 +13,6 @@ use strata_role::{Level, Notice};
 use strata_store::DiskReport;
 use strata_wire::{Printable, count_of, grouped};
 
-use crate::beside::journal;
 use crate::error::RecordError;
 
 /// A message to the user of a recording. Displayed as a sentence, in which parts that may come from

@@ -7,11 +7,11 @@ use strata_role::sandbox::unconfined;
 use strata_role::{Handle, Spec, Tell, warn_if_shared};
 
 use crate::error::{RecordError, Result};
+use crate::live::preflight::{self, Purpose};
 use crate::outcome::RecordOutcome;
 use crate::recorded::Recorded;
 use crate::setup::Setup;
 use crate::setup::log_dir::NewDirectory;
-use crate::setup::preflight::{self, Purpose};
 use crate::spec::{InputSpec, RecordSpec};
 use crate::{files, live};
 

@@ -8,7 +8,7 @@ use strata_role::Handle;
 use strata_wire::Ledger;
 
 use crate::error::Result;
-use crate::live::observer::Observer;
+use crate::observer::Observer;
 use crate::outcome::RecordOutcome;
 use crate::sandbox;
 use crate::setup::Setup;

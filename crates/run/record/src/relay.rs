@@ -26,8 +26,8 @@ use strata_wire::exact;
 
 use crate::beside::reclaim::{Limit, Reclaim};
 use crate::error::{At as _, RecordError, Result};
-use crate::live::observer::disk_use;
 use crate::notice::RecordNotice;
+use crate::observer::disk_use;
 use crate::relay::stream::RelayStreaming;
 use crate::setup::log_dir::{NewDirectory, log_directory};
 

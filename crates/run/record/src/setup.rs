@@ -5,7 +5,6 @@ pub(crate) mod cpus;
 pub(crate) mod destination;
 pub(crate) mod log_dir;
 pub(crate) mod memory;
-pub(crate) mod preflight;
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;

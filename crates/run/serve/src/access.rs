@@ -2,5 +2,4 @@
 
 pub(crate) mod attempts;
 pub(crate) mod audit;
-pub(crate) mod refused;
 pub(crate) mod trust;

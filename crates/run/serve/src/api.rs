@@ -1,9 +1,6 @@
 //! The paths of the API, as `openapi.yaml` describes them.
 
 pub(crate) mod assets;
-pub(crate) mod body;
-pub(crate) mod parts;
-pub(crate) mod times;
 
 mod change;
 #[cfg(test)]
@@ -30,16 +27,16 @@ use tokio::time::timeout;
 use utoipa::ToSchema;
 
 use crate::access::audit::AuditEvent;
-use crate::access::refused::Refused;
 use crate::access::trust::{self, Login, Role, Who, admit};
-use crate::api::body::pushed;
-use crate::api::parts::RecorderEvent;
+use crate::answers::parts::RecorderEvent;
+use crate::answers::refused::Refused;
 use crate::app::App;
-use crate::ask::saved::KeptQuestion;
 use crate::ask::{AnswerTable, Askable};
 use crate::recorders::{self, Recorder, RecorderSummary};
+use crate::saved::KeptQuestion;
 use crate::search::series::Series;
-use crate::{ask, ask::child};
+use crate::work::body::pushed;
+use crate::{ask, work::child};
 
 /// Maximum bytes of a request's body, and maximum time for it.
 const BODY_BYTES: usize = 64 << 10;
@@ -222,7 +219,7 @@ fn session_of(app: &App, who: &Who) -> Session {
     let expires = who.expires.map(|end| {
         let left = end.saturating_duration_since(std::time::Instant::now());
         let left = clamped::<u64>(left.as_nanos());
-        times::text(unix_ns().saturating_add(left))
+        crate::answers::times::text(unix_ns().saturating_add(left))
     });
     let logs = app.logs.iter();
     let logs = logs.map(|(id, dir)| SessionLog {

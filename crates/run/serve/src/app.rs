@@ -6,10 +6,10 @@ use std::sync::Arc;
 use crate::Spec;
 use crate::access::audit::Audit;
 use crate::access::trust::Gate;
-use crate::ask::saved::Saved;
 use crate::fleet::Controller;
 use crate::logs::Logs;
 use crate::recorders::{Recorder, Ticks, ticks};
+use crate::saved::Saved;
 use crate::search::results::Searches;
 use crate::work::Work;
 

@@ -1,8 +1,6 @@
 //! Questions of a log, in SQL or Marple's language: asked of a program, since an answer may take any memory, and
 //! DataFusion is not a part of this one.
 
-pub(crate) mod child;
-pub(crate) mod saved;
 pub(crate) mod shape;
 
 mod answer;
@@ -18,12 +16,12 @@ use strata_archive::{Kind, Table};
 use strata_gpv::marple::SHIPPED;
 use utoipa::ToSchema;
 
-use crate::access::refused::Refused;
+use crate::answers::refused::Refused;
 use crate::app::App;
-use crate::ask::child::NoAnswer;
-use crate::ask::saved::{Language, QUESTION_BYTES_MAX};
 use crate::ask::shape::Shape;
+use crate::saved::{Language, QUESTION_BYTES_MAX};
 use crate::search::{options, quoted};
+use crate::work::child::NoAnswer;
 
 /// The program for SQL.
 const SQL: &str = "strata-sql";
@@ -47,7 +45,7 @@ pub(crate) struct Question {
 }
 
 fn sql(app: &App) -> Option<PathBuf> {
-    child::find(SQL, Some(&app.spec.program))
+    crate::work::child::find(SQL, Some(&app.spec.program))
 }
 
 /// Whether SQL is available.
@@ -323,7 +321,8 @@ pub(crate) async fn ask(app: &App, asked: &Question) -> Result<AnswerTable, Refu
     let rows_max = asked.rows_max.unwrap_or(ROWS_USUAL).clamp(1, ROWS_MAX);
     let _turn = app.work.turn().await?;
     let since = Instant::now();
-    let answered = child::run(&program, arguments, (Vec::new(), BYTES_MAX), AFTER).await;
+    let answered =
+        crate::work::child::run(&program, arguments, (Vec::new(), BYTES_MAX), AFTER).await;
     let answered = answered.map_err(|why| match why {
         NoAnswer::Start(error) => {
             let error = format!("{}: {error}", program.display());

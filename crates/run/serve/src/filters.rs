@@ -7,7 +7,7 @@ use strata_networks::Names;
 use strata_rules::Action;
 use utoipa::ToSchema;
 
-use crate::access::refused::{Refused, units};
+use crate::answers::refused::{Refused, units};
 use crate::search;
 
 /// Words of the filter language, with what they mean.

@@ -15,8 +15,8 @@ use strata_control::client::{ControllerClient, ControllerError};
 use strata_wire::count_of;
 use utoipa::ToSchema;
 
-use crate::access::refused::Refused;
-use crate::api::times::{self, SECOND_NS};
+use crate::answers::refused::Refused;
+use crate::answers::times::{self, SECOND_NS};
 
 /// How long an answer of the controller is shown to further browsers, and how long a failure is.
 const FRESH: Duration = Duration::from_secs(1);

@@ -8,12 +8,12 @@ use serde::Deserialize;
 use strata_archive::parts::community_id_of;
 use strata_wire::{AddressFamily, FlowKey};
 
-use crate::access::refused::Refused;
-use crate::api::times;
+use crate::answers::refused::Refused;
+use crate::answers::times;
 use crate::app::App;
-use crate::ask::child::{self, NoAnswer};
 use crate::search::flow_id;
 use crate::search::{Asked, quoted};
+use crate::work::child::{self, NoAnswer};
 
 /// Maximum bytes of a label.
 const LABEL_BYTES_MAX: usize = 64;

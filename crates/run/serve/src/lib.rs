@@ -30,6 +30,7 @@
 #![recursion_limit = "256"]
 
 mod access;
+mod answers;
 mod api;
 mod app;
 mod ask;
@@ -37,8 +38,10 @@ mod filters;
 mod fleet;
 mod label;
 mod logs;
+mod packet;
 mod packets;
 mod recorders;
+mod saved;
 mod search;
 mod storage;
 mod why;

@@ -13,8 +13,8 @@ use strata_wire::{KeepKind, Ledger, Printable, grouped};
 use utoipa::ToSchema;
 
 use crate::OpenLog;
-use crate::access::refused::Refused;
-use crate::api::times;
+use crate::answers::refused::Refused;
+use crate::answers::times;
 use crate::work::Stop;
 
 /// Maximum number of damaged places named.

@@ -1,8 +1,6 @@
 //! The packets of a flow.
 
 pub(crate) mod dissect;
-pub(crate) mod packet;
-pub(crate) mod tshark;
 
 use std::fmt;
 use std::io;
@@ -22,9 +20,9 @@ use strata_wire::{
 };
 use utoipa::ToSchema;
 
-use crate::access::refused::Refused;
-use crate::api::parts::Covered;
-use crate::api::times;
+use crate::answers::parts::Covered;
+use crate::answers::refused::Refused;
+use crate::answers::times;
 use crate::logs::{self, Logs};
 use crate::packets::dissect::{behind_ip, summary};
 use crate::search::flow_id;

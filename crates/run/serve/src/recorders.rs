@@ -20,9 +20,9 @@ use utoipa::ToSchema;
 
 use self::losses::Losses;
 use self::tick::{ClassRate, RecorderTick};
-use crate::access::refused::Refused;
-use crate::api::parts::{Acknowledged, Covered, RecorderEvent};
-use crate::api::times::seconds;
+use crate::answers::parts::{Acknowledged, Covered, RecorderEvent};
+use crate::answers::refused::Refused;
+use crate::answers::times::seconds;
 use crate::logs::Logs;
 use crate::search::series::{ClassSeries, Series};
 

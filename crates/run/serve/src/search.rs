@@ -16,14 +16,14 @@ use strata_query::{ByLink, Find, Matches, Outline, Search, outline, search};
 use strata_store::Log;
 use utoipa::ToSchema;
 
-use crate::access::refused::Refused;
-use crate::api::body::Sink;
-use crate::api::parts::Covered;
+use crate::answers::parts::Covered;
+use crate::answers::refused::Refused;
 use crate::logs::{self, ClassCount, Logs};
 use crate::search::found::{FlowRow, Found, ReasonCount, ReasonWords, Tops, Totals};
 use crate::search::results::Searches;
 use crate::search::series::{Histogram, Series};
 use crate::work::Stop;
+use crate::work::body::Sink;
 
 pub(crate) use sought::{Asked, Sought, filter, filter_with, options, quoted};
 

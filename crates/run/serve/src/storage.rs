@@ -13,9 +13,9 @@ use strata_store::{Log, Recording, Select};
 use strata_wire::{clamped, unix_ns};
 use utoipa::ToSchema;
 
-use crate::access::refused::Refused;
-use crate::api::parts::Covered;
-use crate::api::times::{SECOND_NS, text};
+use crate::answers::parts::Covered;
+use crate::answers::refused::Refused;
+use crate::answers::times::{SECOND_NS, text};
 use crate::logs::{self, Logs};
 use crate::search::found::{Cost, ReasonsTotal, words};
 use crate::search::{Sought, quoted, run};

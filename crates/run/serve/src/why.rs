@@ -13,7 +13,7 @@ use strata_store::{Log, Recording};
 use strata_wire::FlowKey;
 use utoipa::ToSchema;
 
-use crate::access::refused::Refused;
+use crate::answers::refused::Refused;
 use crate::packets::{Packet, earlier, of_flow};
 use crate::search::found::words;
 use crate::work::Stop;

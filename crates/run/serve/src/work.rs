@@ -1,6 +1,9 @@
 //! Work that takes a while: off the server's thread, a bounded number at a time, ended when its
 //! client is gone or after a time.
 
+pub(crate) mod body;
+pub(crate) mod child;
+
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,7 +12,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 
-use crate::access::refused::Refused;
+use crate::answers::refused::Refused;
 
 /// Searches, exports and questions at a time. Each has a thread and its memory.
 const AT_A_TIME: usize = 4;

@@ -12,7 +12,7 @@ use strata_stream::message::{From, MAGIC, Message};
 use strata_stream::{Cursor, StreamName};
 
 use crate::Entry;
-use crate::server::peer::{Came, Peer, PeerError, Result};
+use crate::peer::{Came, Peer, PeerError, Result};
 
 pub use forward::{ForwardError, Forwarded, Forwarder, Forwarding, Source, spool};
 pub use producer::{ProducerSpec, StreamProducer, random_id};

@@ -2,6 +2,7 @@
 
 pub(crate) mod device;
 pub(crate) mod elsewhere;
+pub(crate) mod file;
 pub(crate) mod footing;
 pub(crate) mod link;
 pub(crate) mod locks;
@@ -23,10 +24,10 @@ use strata_wire::exact;
 use super::error::{In as _, Result, StreamError};
 use crate::dir::device::{Raw, SIMULATED};
 use crate::dir::elsewhere::{Elsewhere, Kind, Place};
+use crate::dir::file::{StreamFile, file_name, lock_name};
 use crate::dir::locks::Locks;
 use crate::dir::pool::{MAP, MEND_MAP, Owners, PAGES, Pool, STRIPE_MAP};
 use crate::dir::remote::StripeServer;
-use crate::stream::file::{StreamFile, file_name, lock_name};
 
 /// A stream to be created.
 #[derive(Clone, Copy, Debug)]

@@ -29,6 +29,7 @@ mod dir;
 mod error;
 mod fed;
 mod feed;
+mod peer;
 mod server;
 mod stream;
 
@@ -42,7 +43,7 @@ pub use dir::{SavedCursor, StreamDir, StreamSpec};
 pub use error::StreamError;
 pub use fed::FedStream;
 pub use feed::{FeedWarning, LineRecords, StreamFeed, WhenFull};
-pub use server::peer::PeerError;
+pub use peer::PeerError;
 pub use server::{
     HostedSession, HostedSpec, HostedStripe, ProducerSession, SharedError, SharedStreams,
     StreamServeOutcome, StreamServeSpec, Turn,

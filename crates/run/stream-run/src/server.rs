@@ -7,8 +7,6 @@
 //! hosted   stripes of other machines' directories that a server has: serves their pages
 //! ```
 
-pub(crate) mod peer;
-
 mod hosted;
 mod role;
 mod serving;

@@ -3,7 +3,6 @@
 pub(crate) mod appender;
 pub(crate) mod changes;
 pub(crate) mod check;
-pub(crate) mod file;
 pub(crate) mod memory;
 pub(crate) mod reader;
 pub(crate) mod status;

@@ -5,6 +5,8 @@ pub(crate) mod notices;
 pub(crate) mod pushing;
 pub(crate) mod ready;
 pub(crate) mod serving;
+pub(crate) mod status;
+pub(crate) mod status_file;
 pub(crate) mod streaming;
 pub(crate) mod target;
 pub(crate) mod wire;
@@ -50,14 +52,14 @@ use crate::service::notices::Reports;
 use crate::service::pushing::Pushing;
 use crate::service::ready::{Ready, connect};
 use crate::service::serving::Api;
+use crate::service::status::{FROM_INT, Received, Snapshot};
+use crate::service::status_file::StatusFile;
 use crate::service::streaming::Streaming;
 use crate::service::target::Target;
 use crate::service::wire::remote::Collectors;
 use crate::store::fading::Fading;
 use crate::store::plan::{EntryKind, NamedList, Plan};
 use crate::store::sink::{Done, Mapped};
-use crate::store::status::{FROM_INT, Received, Snapshot};
-use crate::store::status_file::StatusFile;
 use crate::store::witnesses::{Estimate, Slots, Witnesses};
 
 /// Datagrams, or runs of them, that are taken with one system call.

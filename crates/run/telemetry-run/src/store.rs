@@ -16,8 +16,6 @@ pub(crate) mod plan;
 pub(crate) mod reader;
 pub(crate) mod share;
 pub(crate) mod sink;
-pub(crate) mod status;
-pub(crate) mod status_file;
 pub(crate) mod witnesses;
 
 use std::fs::{self, File, OpenOptions};

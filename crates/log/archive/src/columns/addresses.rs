@@ -6,8 +6,8 @@ use parquet::data_type::ByteArray;
 use strata_tables::NULL;
 use strata_wire::AddressFamily;
 
-use crate::flows::flow::address_text;
-use crate::jobs::run::{Run, u32_of};
+use crate::flow::address_text;
+use crate::run::{Run, u32_of};
 
 /// The texts of a run's addresses.
 pub(crate) struct Addresses {

@@ -6,8 +6,8 @@ use strata_wire::{AddressFamily, FlowShare, KeepKind};
 
 use crate::columns::addresses::Addresses;
 use crate::columns::verdicts::Verdict;
-use crate::flows::flow::score;
-use crate::jobs::run::{Extra, Run, has, layout};
+use crate::flow::score;
+use crate::run::{Extra, Run, has, layout};
 
 /// What is needed in addition to a run's rows to make columns.
 #[derive(Clone, Copy)]

@@ -6,7 +6,7 @@ use strata_tables::{Coding, Column, Kind, NULL, Narrows, Spec, Unit, columns};
 
 use crate::columns::filler::{End, Filler};
 use crate::columns::row::Row;
-use crate::jobs::run::{Run, has, layout};
+use crate::run::{Run, has, layout};
 
 use Coding::{Codes, Delta, Dictionary, Plain};
 use Kind::{Bool, Bytes, Float, Int32, Int64, Text, Time};

@@ -6,13 +6,13 @@ use std::ops::Range;
 
 use strata_tables::{Batch, FloatCells, IntCells, TableReader, TextCells};
 
-use crate::columns::header::{Around, Fields, Network, Options, Tcp, Transport};
 use crate::columns::packets::{PacketColumn, Read};
-use crate::columns::predict::{Direction, TcpNumbers, sum};
 use crate::columns::row::Row;
-use crate::disk::files::Input;
 use crate::error::{ArchiveError, Source};
-use crate::jobs::run::{layout, sequence_space};
+use crate::files::Input;
+use crate::header::predict::{Direction, TcpNumbers, sum};
+use crate::header::{Around, Fields, Network, Options, Tcp, Transport};
+use crate::run::{layout, sequence_space};
 
 /// RFC 791, section 3.1: 15 words of header, of which 5 are fixed.
 const IPV4_OPTIONS_MAX: usize = 40;
@@ -351,7 +351,7 @@ fn network<'a>(
     }
 }
 
-type TcpParts = (Tcp, crate::columns::predict::Prediction, TcpNumbers);
+type TcpParts = (Tcp, crate::header::predict::Prediction, TcpNumbers);
 
 fn tcp(row: &Row<'_>, own: &Direction, opposite: &Direction) -> Result<TcpParts, Source> {
     let ahead = own.tcp(opposite, row.time);

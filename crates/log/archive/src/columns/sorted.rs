@@ -2,8 +2,8 @@
 
 use strata_wire::FlowKey;
 
-use crate::jobs::run::{Run, u32_of};
 use crate::retention::FlowRetention;
+use crate::run::{Run, u32_of};
 
 /// A run's flows and rows in table order.
 pub(crate) struct Sorted {

@@ -7,7 +7,7 @@ use parquet::data_type::ByteArray;
 use strata_blocks::{Trees, VerdictRecord, reason};
 use strata_wire::Context;
 
-use crate::jobs::run::u32_of;
+use crate::run::u32_of;
 
 /// Verdicts of a job by code, with their texts.
 #[derive(Debug, Default)]

@@ -14,7 +14,7 @@ use strata_store::{
 use strata_wire::count_of;
 
 use crate::error::ArchiveError;
-use crate::jobs::part::staging_name;
+use crate::part::staging_name;
 
 /// A tier that does not respond, or whose disk is not mounted: files that are no longer part of the log are still
 /// there.

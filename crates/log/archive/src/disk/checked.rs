@@ -11,9 +11,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use strata_store::{Disk, DiskFile, FileKind, Part, PartFile, ReadOnlyFile};
 
-use crate::disk::files::{SUM_BYTES, Sums};
 use crate::error::Mismatch;
-use crate::jobs::part::{SumsFile, name_of};
+use crate::files::{SUM_BYTES, Sums};
+use crate::part::{SumsFile, name_of};
 
 /// Checksums of a part's files, piece by piece; empty if they are missing or damaged.
 pub(crate) type Pieces = HashMap<FileKind, Arc<[u32]>>;

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use strata_store::{ARCHIVE_NAME, Archive, Disk};
 
 use crate::disk::changes::{clean_up, lock, replace};
-use crate::disk::keys::{Identities, Recipients};
 use crate::disk::unwrap;
 use crate::error::ArchiveError;
+use crate::keys::{Identities, Recipients};
 
 /// Sets the recipients for everything compacted from now on; with none, nothing is encrypted. Data
 /// already compacted stay as they are.

@@ -18,9 +18,9 @@ use strata_wire::dissect::protocol;
 use strata_wire::transport::tcp_flag;
 use strata_wire::{FlowHasher, FlowKey, FlowShare, FragmentTable, Headers, LinkType};
 
-use crate::flows::flow::{EndReason, Flow, PacketBytes, address_text, class_mix, end_connection};
+use crate::flow::{EndReason, Flow, PacketBytes, address_text, class_mix, end_connection};
 use crate::flows::{FlowColumn, FlowRow, values};
-use crate::jobs::pending::{NOT_IP, headers_of, hides_addresses};
+use crate::run::pending::{NOT_IP, headers_of, hides_addresses};
 use clock::Clock;
 
 /// Flows at a time. One takes some 700 bytes, so 180 MiB at most, and the names found.

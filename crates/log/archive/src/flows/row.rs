@@ -5,8 +5,8 @@ use strata_names::{Details, Names};
 use strata_wire::AddressFamily;
 
 use crate::columns::addresses::Addresses;
-use crate::flows::flow::{EndReason, Flow, Stats, class_mix};
-use crate::jobs::run::Run;
+use crate::flow::{EndReason, Flow, Stats, class_mix};
+use crate::run::Run;
 
 /// A flow whose run has ended.
 #[derive(Debug)]

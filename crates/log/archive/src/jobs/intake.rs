@@ -10,9 +10,9 @@ use strata_wire::{Context, FlowHasher, FlowShare, FragmentTable, Interface, Link
 use crate::columns::verdicts::{Verdict, Verdicts};
 use crate::error::ArchiveError;
 use crate::jobs::defined::Missing;
-use crate::jobs::pending::{PENDING_MAX, Pending};
 use crate::jobs::protection::Protection;
-use crate::jobs::run::Run;
+use crate::run::Run;
+use crate::run::pending::{PENDING_MAX, Pending};
 
 /// For an interface without a description: no header is known there.
 const NO_LINK: LinkType = LinkType(u16::MAX);

@@ -5,7 +5,7 @@ use std::collections::{HashMap, VecDeque};
 use foldhash::quality::RandomState;
 use strata_wire::sighting::{Differing, Identities, Sighting};
 
-use crate::export::exporter::{LoggedPacket, PacketCopy};
+use crate::exporter::{LoggedPacket, PacketCopy};
 
 /// Packets that wait, and their bytes: beyond, the first of them is handed out before its time.
 const WAITING_MAX: usize = 1 << 20;

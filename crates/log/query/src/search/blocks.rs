@@ -9,8 +9,8 @@ use strata_blocks::{PacketRecord, Record};
 use strata_store::{BlockFile, Damage, Recording, Select, StoreError};
 use strata_wire::{Context, FlowHasher, FlowKey, FragmentTable, KeepKind, LinkType, Meta, clamped};
 
-use crate::export::exporter::{Judgement as _, flow_of};
-use crate::export::left_out::{LeftOut, Place};
+use crate::exporter::{Judgement as _, flow_of};
+use crate::left_out::{LeftOut, Place};
 use crate::merge::Known;
 
 use super::{FoundPacket, FoundRun, Label, Matches, Searching, TakeFound, is_within};

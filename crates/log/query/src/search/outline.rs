@@ -12,7 +12,7 @@ use strata_blocks::{BlockHeader, ClassCount, Record};
 use strata_store::{Block, BlockFile, Log, Recording, Select, StoreError, index_name};
 use strata_wire::{Context, KeepKind};
 
-use crate::export::exporter::Judgement as _;
+use crate::exporter::Judgement as _;
 use crate::merge::Known;
 use crate::parts::find::Find;
 

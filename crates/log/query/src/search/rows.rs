@@ -11,8 +11,8 @@ use strata_filter::{Expr, Filter};
 use strata_store::{Log, Part};
 use strata_wire::{FlowKey, Meta};
 
-use crate::export::exporter::flow_of;
 use crate::export::metas_of;
+use crate::exporter::flow_of;
 use crate::parts::cells::{IntColumn, WrongValue};
 use crate::parts::decided::decided;
 use crate::parts::{Payload, Source};

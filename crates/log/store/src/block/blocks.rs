@@ -11,11 +11,11 @@ use strata_blocks::Definitions;
 
 use crate::block::Block;
 use crate::block::index::Index;
+use crate::block::promotions::{Promoted, Promotions};
 use crate::block::scan::{Current, Step, open_file, step};
 use crate::block::select::Select;
 use crate::disk::Disk;
 use crate::error::StoreError;
-use crate::manifest::promotions::{Promoted, Promotions};
 use crate::manifest::{BlockFile, Recording};
 
 use ahead::{AHEAD_MAX, Ahead, Indexed, ahead};

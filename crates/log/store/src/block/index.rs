@@ -35,9 +35,9 @@ use std::ops::Range;
 use strata_blocks::{BlockHeader, ClassCount, HEADER_LEN, Summary};
 use zerocopy::FromBytes;
 
-use crate::block::layout::{IndexFooter, IndexedBlock, SummariesFooter};
 use crate::block::select::Select;
 use crate::disk::{Disk, DiskFile};
+use crate::layout::{IndexFooter, IndexedBlock, SummariesFooter};
 use crate::manifest::{BlockFile, Recording};
 
 use slices::Group;

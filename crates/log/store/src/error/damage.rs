@@ -5,7 +5,7 @@ use std::fmt;
 
 use strata_wire::count_of;
 
-use crate::manifest::names::{is_remote, tier_of};
+use crate::names::{is_remote, tier_of};
 
 /// Bytes of a file that differ from what was written, or a file that is missing.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -6,8 +6,8 @@ use serde::{Deserialize, Serialize};
 use strata_blocks::ClassCount;
 
 use crate::manifest::flipped::explain;
-use crate::manifest::names::{COMPACTION_NAME, LOCK_NAME, READERS_NAME, is_file_name, is_remote};
 use crate::manifest::{DAMAGED, MANIFEST_NAME, NO_CRC};
+use crate::names::{COMPACTION_NAME, LOCK_NAME, READERS_NAME, is_file_name, is_remote};
 
 /// The archive manifest's file name within a log.
 pub const ARCHIVE_NAME: &str = "archive.json";

@@ -7,7 +7,7 @@
 
 use zerocopy::{FromBytes, IntoBytes, transmute};
 
-use crate::block::layout::CheckpointBytes;
+use crate::layout::CheckpointBytes;
 
 /// Two slots, written in turn, so that a torn write spoils only one of them.
 const SLOT_LEN: usize = 512;

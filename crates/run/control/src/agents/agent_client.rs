@@ -24,7 +24,7 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
-use crate::api::request::Refusal;
+use crate::request::Refusal;
 pub use enrolment::{Enrolment, Identity, TOKEN_DIGITS};
 
 /// Connection and handshake.

@@ -19,13 +19,13 @@ use tokio::net::UnixStream;
 use tokio::runtime::Runtime;
 use tokio::time::timeout;
 
-use crate::api::request::{
-    DetailRequest, ExportTimesRequest, ModeRequest, ModelRequest, PolicyAdded, PolicyRequest,
-    QueryRequest, Refusal,
-};
 use crate::controller::Event;
 use crate::queries::vectors::{DATAGRAM_BYTES, FRAME_HEAD, VectorsEnd};
 use crate::queries::{QueryAnswer, QueryStatus};
+use crate::request::{
+    DetailRequest, ExportTimesRequest, ModeRequest, ModelRequest, PolicyAdded, PolicyRequest,
+    QueryRequest, Refusal,
+};
 use crate::status::{CollectorStatus, PolicyStatus, Status};
 
 pub use agents::{CONTROLLER_SOCKET, ControllerClient, ControllerError};

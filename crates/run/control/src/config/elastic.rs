@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::controller::elastic::{ElasticOptions, Resource, Threshold};
+use crate::elastic::{ElasticOptions, Resource, Threshold};
 
 /// Response to shortages. A step of degradation is a mode that keeps less.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]

@@ -9,8 +9,8 @@ use std::time::Duration;
 use strata_wire::{exact, unix_ns};
 
 use super::{ControlError, Controller};
-use crate::api::request::ExportTimesRequest;
 use crate::config::ALWAYS;
+use crate::request::ExportTimesRequest;
 use crate::status::{ExportStatus, FlowsStatus, ReportStatus};
 
 /// A time from or until which is exported has to be so far ahead: workers have to know it before it comes.

@@ -13,7 +13,7 @@ use super::events::Events;
 use super::timed::Timed;
 use super::{ControlError, DriftWindow, Fast, Observed};
 use crate::config::{ExportPlan, OnDrift};
-use crate::controller::elastic::{
+use crate::elastic::{
     DETAIL_LEFT, Degradation, ElasticOptions, ElasticState, Reading, Resource, Sensed,
 };
 use crate::saved::Saved;

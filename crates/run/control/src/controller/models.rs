@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use super::inner::Inner;
 use super::{ControlError, Controller, WHY_BYTES_MAX, bounded};
-use crate::api::request::InForce;
+use crate::request::InForce;
 use crate::status::ModelsStatus;
 
 impl Controller {

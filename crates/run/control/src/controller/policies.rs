@@ -13,7 +13,7 @@ use strata_wire::Counters;
 use super::inner::{Inner, Registry, Ways};
 use super::{ControlError, Controller, Settings, bounded};
 use crate::config::PolicyConfig;
-use crate::controller::elastic::ElasticState;
+use crate::elastic::ElasticState;
 use crate::saved::{Saved, SavedPolicy};
 use crate::status::{PolicyOrigin, PolicyStatus};
 

@@ -9,7 +9,7 @@ use strata_rules::{Action, Policy};
 use super::inner::Asked;
 use super::timed::Timed;
 use crate::config::{ALWAYS, ExportPlan, OnDrift};
-use crate::controller::elastic::ElasticOptions;
+use crate::elastic::ElasticOptions;
 
 /// The settings of a recording: at its start, or as reloaded.
 #[derive(Clone, Debug, Default)]

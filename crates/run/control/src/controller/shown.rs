@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use super::Controller;
-use crate::controller::elastic::Resource;
+use crate::elastic::Resource;
 use crate::status::{
     ChangeStatus, DriftStatus, FlowTableStatus, ResourceStatus, ShadowStatus, Status, VectorStatus,
     classes, mirrored, of_logged, results,

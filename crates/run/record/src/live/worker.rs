@@ -19,8 +19,8 @@ use strata_wire::{Counters, Summed as _};
 
 use super::run::run_live;
 use crate::error::{At as _, Result};
-use crate::live::observer::{Load, Observation};
 use crate::live::sensors::Gauges;
+use crate::observer::{Load, Observation};
 use crate::outcome::WorkerOutcome;
 use crate::setup::Setup;
 use crate::setup::cpus::pin;

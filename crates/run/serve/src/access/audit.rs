@@ -7,7 +7,7 @@ use serde::Serialize;
 use strata_wire::start_of;
 use utoipa::ToSchema;
 
-use crate::api::times::now;
+use crate::answers::times::now;
 
 /// Maximum number of events kept, and maximum bytes of each text of one.
 const EVENTS_MAX: usize = 1000;

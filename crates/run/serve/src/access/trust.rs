@@ -22,7 +22,7 @@ use utoipa::ToSchema;
 
 use crate::access::attempts::{Attempts, Told};
 use crate::access::audit::Audit;
-use crate::access::refused::Refused;
+use crate::answers::refused::Refused;
 
 /// How long a login lasts.
 pub(crate) const SESSION: Duration = Duration::from_secs(12 * 3600);

@@ -22,7 +22,7 @@ pub(crate) async fn asset(uri: Uri, headers: HeaderMap) -> Response {
     let named = |name: &str| FILES.iter().find(|(known, ..)| *known == name);
     if uri.path().starts_with("/api/") {
         let error =
-            crate::access::refused::Refused::not_found(format!("there is no {}", uri.path()));
+            crate::answers::refused::Refused::not_found(format!("there is no {}", uri.path()));
         return error.into_response();
     }
     let is_file = name

@@ -13,13 +13,13 @@ use strata_control::{DetailRequest, ModeRequest, PolicyRequest, PolicyStatus};
 use utoipa::ToSchema;
 
 use super::{Answer, Shared, body, bytes, query, recorder};
-use crate::access::refused::Refused;
 use crate::access::trust::{Role, Who};
-use crate::api::times;
+use crate::answers::refused::Refused;
+use crate::answers::times;
 use crate::app::App;
-use crate::ask::saved::KeptQuestion;
 use crate::label::{self, Labelling};
 use crate::recorders::Recorder;
+use crate::saved::KeptQuestion;
 use crate::search::quoted;
 
 /// Maximum bytes of a reason.

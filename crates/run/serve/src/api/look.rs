@@ -23,14 +23,13 @@ use strata_wire::count_of;
 use utoipa::ToSchema;
 
 use super::{Answer, Shared, body, query};
-use crate::access::refused::Refused;
 use crate::access::trust::{Role, Who};
-use crate::api::body::{Sink, body as streamed_body};
-use crate::api::parts::Covered;
+use crate::answers::parts::Covered;
+use crate::answers::refused::Refused;
 use crate::app::App;
 use crate::filters::{Completions, FilterCheck};
 use crate::logs::{LogSummary, RecordingState, RecordingSummary};
-use crate::packets::packet::{Dissection, Dissector, PacketDetail, detail, look_up};
+use crate::packet::{Dissection, Dissector, PacketDetail, detail, look_up};
 use crate::packets::{self, PacketPage};
 use crate::search::found::Totals;
 use crate::search::results::{FlowPage, Page};
@@ -38,9 +37,10 @@ use crate::search::series::Series;
 use crate::search::{self, Asked, Sought};
 use crate::storage::{Reasons, Storage};
 use crate::why::would::{Would, would};
+use crate::work::body::{Sink, body as streamed_body};
 use crate::work::{LONG, until};
 use crate::{
-    ask::child, filters, logs as of_logs, packets::tshark, search::flow_id, storage as stored,
+    filters, logs as of_logs, packet::tshark, search::flow_id, storage as stored, work::child,
 };
 
 /// How long a download may take: the client that takes it bounds it.
@@ -238,7 +238,7 @@ pub(super) async fn search(
     Ok(lines(body))
 }
 
-pub(super) fn lines(body: body::Body) -> Response {
+pub(super) fn lines(body: crate::work::body::Body) -> Response {
     let kind = [(header::CONTENT_TYPE, "application/x-ndjson")];
     (kind, Body::new(body)).into_response()
 }

@@ -6,7 +6,7 @@ use axum::http::Uri;
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
-use crate::access::refused::Refused;
+use crate::answers::refused::Refused;
 
 /// The paths that take parameters, below `/api/v1`; `*` is any segment. The names are those of `openapi.yaml`.
 const PARAMETERS: [(&str, &[&str]); 11] = [

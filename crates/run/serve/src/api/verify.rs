@@ -13,9 +13,9 @@ use utoipa::ToSchema;
 
 use super::Shared;
 use super::look::{DOWNLOAD, lines};
-use crate::access::refused::Refused;
-use crate::api::body::{Sink, body as streamed_body};
+use crate::answers::refused::Refused;
 use crate::logs as of_logs;
+use crate::work::body::{Sink, body as streamed_body};
 use crate::work::until;
 
 /// Maximum number of damaged places that are reported.

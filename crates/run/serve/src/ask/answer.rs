@@ -8,10 +8,10 @@ use serde_json::{Number, Value};
 use strata_gpv::marple::ValueKind;
 
 use super::{AnswerColumn, BYTES_MAX, ColumnType};
-use crate::access::refused::Refused;
-use crate::api::times;
-use crate::ask::child::Answered;
+use crate::answers::refused::Refused;
+use crate::answers::times;
 use crate::ask::shape::Shape;
+use crate::work::child::Answered;
 
 /// Integers of at least this magnitude JavaScript may round.
 const EXACT_END: u64 = 1 << 53;

@@ -12,7 +12,7 @@ use strata_wire::{
     AddressFamily, Headers, LinkType, ipv4 as v4_header, ipv6 as v6_header, transport,
 };
 
-use crate::api::parts::Field;
+use crate::answers::parts::Field;
 
 /// VLAN tags that are looked through, and how many of them.
 const TAGS: [u16; 2] = [ethertype::VLAN, ethertype::SERVICE_VLAN];

@@ -94,7 +94,7 @@ impl Losses {
             let is_new = matches!(grown, Entry::Vacant(_)) && is_watched;
             let grown = grown.or_default();
             if one.packets_per_second > 0.0 {
-                let now = crate::api::times::now();
+                let now = crate::answers::times::now();
                 if is_new {
                     grown.first = Some(now.clone());
                 }

@@ -8,7 +8,7 @@ use utoipa::ToSchema;
 
 use super::losses::{Lost, NotKept, dropped_advice, not_kept};
 use super::{DISK_SPACE, State};
-use crate::api::parts::RecorderEvent;
+use crate::answers::parts::RecorderEvent;
 
 /// What a recording does now.
 #[derive(Clone, Debug, Serialize, ToSchema)]

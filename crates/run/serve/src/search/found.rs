@@ -15,7 +15,7 @@ use strata_query::{
 use strata_store::Log;
 use strata_wire::{FlowKey, prefetch_whole};
 
-use crate::access::refused::Refused;
+use crate::answers::refused::Refused;
 use crate::logs::{classes_of, lost_words};
 use crate::search::series::{Histogram, Sum};
 

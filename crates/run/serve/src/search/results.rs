@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use strata_networks::Names;
 use utoipa::ToSchema;
 
-use crate::access::refused::Refused;
+use crate::answers::refused::Refused;
 use crate::search::found::{FLOWS_MAX, FlowRow, Found, Row};
 
 /// Maximum number of rows of a page.

@@ -8,8 +8,8 @@ use strata_query::FoundPacket;
 use strata_wire::{clamped, exact};
 use utoipa::ToSchema;
 
-use crate::api::parts::{Covered, RecorderEvent};
-use crate::api::times::{SECOND_NS, seconds};
+use crate::answers::parts::{Covered, RecorderEvent};
+use crate::answers::times::{SECOND_NS, seconds};
 
 /// Maximum and minimum number of points of a series.
 pub(crate) const POINTS_MAX: usize = 2000;

@@ -9,8 +9,8 @@ use strata_networks::Names;
 use strata_query::{Find, Kept};
 use strata_wire::{AddressFamily, FlowKey};
 
-use crate::access::refused::Refused;
-use crate::api::times;
+use crate::answers::refused::Refused;
+use crate::answers::times;
 use crate::search::flow_id::{self, address};
 
 /// Maximum bytes of a filter.

@@ -9,7 +9,7 @@ use strata_rules::Action;
 use strata_store::Log;
 use utoipa::ToSchema;
 
-use crate::access::refused::Refused;
+use crate::answers::refused::Refused;
 use crate::search::Sought;
 use crate::work::Stop;
 

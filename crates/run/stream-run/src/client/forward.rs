@@ -13,7 +13,7 @@ use strata_wire::unix_ns;
 
 use super::producer::{ProducerSpec, StreamProducer};
 use crate::error::{Result, StreamError};
-use crate::server::peer::PeerError;
+use crate::peer::PeerError;
 use crate::{SavedCursor, StreamDir, StreamReader, StreamSpec};
 
 /// Records are sent after this time.

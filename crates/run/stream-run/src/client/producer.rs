@@ -10,7 +10,7 @@ use strata_stream::{Cursor, StreamName};
 use strata_wire::exact;
 
 use super::ask;
-use crate::server::peer::{Came, Peer, PeerError, Result};
+use crate::peer::{Came, Peer, PeerError, Result};
 
 /// Bytes of records that are sent, and confirmed, at once.
 const CHUNK: usize = 64 << 10;

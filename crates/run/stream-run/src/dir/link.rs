@@ -11,7 +11,7 @@ use strata_stream::{Geometry, StreamName};
 
 use crate::client::{connect, explained};
 use crate::dir::remote::{StripeConnection, StripeLink, StripeServer, StripeTls};
-use crate::server::peer::{Came, Peer, PeerError};
+use crate::peer::{Came, Peer, PeerError};
 
 /// How long a server may take to be connected, to answer, or to take what it is sent.
 const CONNECT_LIMIT: Duration = Duration::from_secs(3);

@@ -22,7 +22,7 @@ use strata_sys::socket;
 use super::hosted::HostedStripe;
 use super::serving::{Ended, Offer, Served, serve};
 use super::shared::SharedStreams;
-use crate::server::peer::{Peer, PeerError};
+use crate::peer::{Peer, PeerError};
 use crate::{StreamDir, StreamSpec, paths_of, random_id};
 
 /// Connections at a time that have said what they want.

@@ -11,7 +11,7 @@ use strata_wire::{exact, unix_ns};
 
 use super::hosted::HostedStripe;
 use super::shared::{ProducerSession, SharedError, SharedStreams, Turn};
-use crate::server::peer::{Came, Peer, PeerError, Result};
+use crate::peer::{Came, Peer, PeerError, Result};
 use crate::{StreamDir, StreamError, StreamReader, StreamSpec, Unread};
 
 /// How long a client may take to say what it wants, its part of TLS included.

@@ -17,12 +17,12 @@ use strata_stream::{
 use strata_wire::exact;
 
 use crate::dir::StreamDir;
+use crate::dir::file::{StreamFile, lock_name};
 use crate::dir::footing::{Footing, lost};
 use crate::dir::locks::Lock;
 use crate::dir::pool::USERS_LOCK;
 use crate::dir::stripes::{Stripes, stripe_of};
 use crate::error::{In as _, Result, StreamError};
-use crate::stream::file::{StreamFile, lock_name};
 use crate::stream::memory::{Memory, Target};
 
 pub(crate) use opening::{recovered_pages, recovered_records};

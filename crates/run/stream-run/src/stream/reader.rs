@@ -14,13 +14,13 @@ use strata_sys::AlignedBytes;
 use strata_wire::{exact, unix_ns};
 
 use crate::dir::StreamDir;
+use crate::dir::file::{StreamFile, file_name};
 use crate::dir::footing::Footing;
 use crate::dir::pool::PAGES;
 use crate::dir::stripes::Stripes;
 use crate::error::{Result, StreamError};
 use crate::stream::appender::{MARK_NS, recovered_pages};
 use crate::stream::changes::Changes;
-use crate::stream::file::{StreamFile, file_name};
 
 /// How long to wait for a process that is about to append to say how far the stream goes.
 const PATIENCE: Duration = Duration::from_secs(5);

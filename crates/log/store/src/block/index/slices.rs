@@ -13,9 +13,9 @@ use std::ops::Range;
 use strata_blocks::{BlockHeader, FilterLine, HEADER_LEN, line_may_hold, line_of};
 use zerocopy::FromBytes;
 
-use crate::block::layout::{IndexFooter, IndexedBlock, IndexedGroup, IndexedSlice};
 use crate::block::select::Select;
 use crate::disk::DiskFile;
+use crate::layout::{IndexFooter, IndexedBlock, IndexedGroup, IndexedSlice};
 
 use super::{Entry, FOOTER_LEN, Form};
 

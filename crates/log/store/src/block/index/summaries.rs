@@ -11,9 +11,9 @@ use std::thread;
 
 use strata_blocks::{BlockHeader, Bloom, HEADER_LEN};
 
-use crate::block::layout::SummariesFooter;
 use crate::block::select::Select;
 use crate::disk::Disk;
+use crate::layout::SummariesFooter;
 
 use super::{Entry, Index};
 

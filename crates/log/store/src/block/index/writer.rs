@@ -5,8 +5,8 @@ use std::io;
 use strata_blocks::{BlockHeader, Bloom, FilterLine, HEADER_LEN};
 use zerocopy::IntoBytes;
 
-use crate::block::layout::{IndexFooter, IndexedBlock, IndexedGroup, IndexedSlice};
 use crate::disk::{Disk, DiskFile};
+use crate::layout::{IndexFooter, IndexedBlock, IndexedGroup, IndexedSlice};
 
 use super::slices::{Sliced, slices_for};
 use super::{BLOCKS_MAX, MAGIC, index_name};

@@ -14,12 +14,12 @@ use strata_wire::exact;
 use super::recovery::Pages;
 use super::{Appended, LIST_PART, StreamAppender};
 use crate::dir::StreamDir;
+use crate::dir::file::{StreamFile, file_name, lock_name};
 use crate::dir::footing::Footing;
 use crate::dir::locks::Lock;
 use crate::dir::pool::{MAP, PAGES};
 use crate::dir::stripes::{LIST, Stripes, stripe_of};
 use crate::error::{In as _, Result, StreamError};
-use crate::stream::file::{StreamFile, file_name, lock_name};
 use crate::stream::memory::{Files, Memory, Target};
 
 /// Bytes of a block, unless pages are smaller.

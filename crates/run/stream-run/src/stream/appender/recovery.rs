@@ -7,9 +7,9 @@ use strata_sys::AlignedBytes;
 use strata_wire::exact;
 
 use super::SECTOR;
+use crate::dir::file::StreamFile;
 use crate::dir::stripes::{Stripes, stripe_of};
 use crate::error::{In as _, Result};
-use crate::stream::file::StreamFile;
 
 /// The producers of a stream that is opened.
 pub(super) struct Opened {

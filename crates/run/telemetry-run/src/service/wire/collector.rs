@@ -47,12 +47,12 @@ use super::turns::is_possible;
 use crate::service::notices::collecting;
 use crate::service::pushing::Pushing;
 use crate::service::serving::{Api, TelemetryApiSpec};
+use crate::service::status_file::StatusFile;
 use crate::store::candidates;
 use crate::store::counted::counted;
 use crate::store::fading::{FadeOptions, Fading};
 use crate::store::generations::{PIECE_BYTES, generations_status, youngest};
 use crate::store::plan::Plan;
-use crate::store::status_file::StatusFile;
 use crate::store::{Locked, continued};
 
 /// Runs of packets before connections are looked at again.

@@ -1,6 +1,9 @@
 //! Retention: whole parts and block files leave the log, as [`plan`] says; of block files that also
 //! hold what policies protect, that is kept, as a part.
 
+pub(crate) mod pieces;
+pub(crate) mod plan;
+
 use std::collections::BTreeSet;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
@@ -11,16 +14,16 @@ use strata_store::{
     read_archive,
 };
 
+use crate::compact::NEVER;
 use crate::disk::changes::{
     Away, Left, clean_up, commit, delete_gone, lock, remove_staged, replace,
 };
 use crate::disk::encryption::recipients;
 use crate::error::{ArchiveError, HOUR_NS, MostWouldGo};
-use crate::jobs::compact::NEVER;
 use crate::jobs::{Made, Outcome, Target, run_job};
+use crate::prune::pieces::{Being, Found, fixed_bytes, pieces};
+use crate::prune::plan::{Importance, Piece, PieceKind, PrunePlan, Retention, is_older, plan};
 use crate::retention::PROTECTED;
-use crate::retention::pieces::{Being, Found, fixed_bytes, pieces};
-use crate::retention::plan::{Importance, Piece, PieceKind, PrunePlan, Retention, is_older, plan};
 
 /// A log whose newest packet is older may have ended, or the clock is wrong.
 const NEWEST_AGE_NS: u64 = HOUR_NS;

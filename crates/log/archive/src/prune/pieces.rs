@@ -9,9 +9,9 @@ use strata_store::{
     StoreError, add_counts,
 };
 
+use crate::anomalous::Anomalous;
 use crate::error::ArchiveError;
-use crate::jobs::anomalous::Anomalous;
-use crate::retention::plan::{Importance, Piece, PieceKind, retention_class};
+use crate::prune::plan::{Importance, Piece, PieceKind, retention_class};
 use crate::retention::{PROTECTED, retention_name};
 
 /// What a log consists of.
@@ -74,7 +74,7 @@ pub(crate) fn fixed_bytes(disk: &dyn Disk) -> Result<u64, ArchiveError> {
     Ok(total)
 }
 
-/// What of a log can be deleted, and how many bytes cannot be: for [`crate::retention::plan`].
+/// What of a log can be deleted, and how many bytes cannot be: for [`crate::prune::plan`].
 ///
 /// # Errors
 ///

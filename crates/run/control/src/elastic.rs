@@ -9,6 +9,9 @@
 //! Sensors have their own periods, and a reading counts once, at the time when it was taken: so one
 //! step follows another only after the effect of the first was measured.
 
+pub mod contention;
+pub mod cpu;
+
 use std::fmt;
 
 use serde::Serialize;

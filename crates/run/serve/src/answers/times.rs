@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 use strata_wire::unix_ns;
 
-use crate::access::refused::Refused;
+use crate::answers::refused::Refused;
 
 /// Nanoseconds of a second.
 pub(crate) const SECOND_NS: u64 = 1_000_000_000;

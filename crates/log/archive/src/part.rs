@@ -19,14 +19,14 @@ use crate::columns::addresses::Addresses;
 use crate::columns::filler::{Filler, Filling};
 use crate::columns::packets::{self, PacketColumn};
 use crate::columns::verdicts::Verdict;
-use crate::disk::files::{Input, Output, SUM_BYTES, Sums};
-use crate::disk::keys::{PartKey, Recipients};
-use crate::disk::payload::PayloadWriter;
+use crate::counts::{self, CountsWriter};
 use crate::error::ArchiveError;
+use crate::files::payload::PayloadWriter;
+use crate::files::{Input, Output, SUM_BYTES, Sums};
 use crate::flows::{self, FlowColumn};
-use crate::jobs::counts::{self, CountsWriter};
-use crate::jobs::run::Run;
+use crate::keys::{PartKey, Recipients};
 use crate::retention::FlowRetention;
+use crate::run::Run;
 
 /// The checksums file: JSON.
 #[derive(Debug, Serialize, Deserialize)]

@@ -5,6 +5,8 @@
 //! log; then the parts' files are renamed and the block files deleted. Whatever is interrupted, a
 //! packet is in exactly one tier, and the next compaction cleans up.
 
+pub(crate) mod lag;
+
 use std::collections::{BTreeMap, HashSet};
 use std::num::NonZeroUsize;
 use std::sync::Arc;
@@ -12,10 +14,10 @@ use std::sync::atomic::AtomicBool;
 
 use strata_store::{BlockFile, Damage, Disk, Log, Part, Recording};
 
+use crate::anomalous::Anomalous;
 use crate::disk::changes::{clean_up, commit, delete_gone, lock, remove_staged};
 use crate::disk::encryption::recipients;
 use crate::error::ArchiveError;
-use crate::jobs::anomalous::Anomalous;
 use crate::jobs::{Made, Outcome, Target, run_job};
 
 /// Bytes of block files compacted in one go, to be redone after a crash.

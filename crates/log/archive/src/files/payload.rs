@@ -15,8 +15,8 @@ use strata_capture::{PacketRef, PcapNgWriter, WriteError};
 use strata_tables::in_parallel;
 use strata_wire::Interface;
 
-use crate::disk::files::{Input, InputAt, Output, Sums};
 use crate::error::ArchiveError;
+use crate::files::{Input, InputAt, Output, Sums};
 
 /// Uncompressed bytes after which a member ends.
 const MEMBER_BYTES: usize = 512 << 10;

@@ -1,5 +1,7 @@
 //! One packet: its bytes, what of it is missing, and why it was kept.
 
+pub(crate) mod tshark;
+
 use std::ops::ControlFlow;
 
 use serde::Serialize;
@@ -7,8 +9,8 @@ use strata_store::Log;
 use strata_wire::FlowKey;
 use utoipa::ToSchema;
 
-use crate::access::refused::Refused;
-use crate::api::parts::Field;
+use crate::answers::parts::Field;
+use crate::answers::refused::Refused;
 use crate::logs::{self, Logs};
 use crate::packets::dissect::{layers, padding};
 use crate::packets::{Packet, PacketRow, Tie, Ties, earlier, initiator, of_flow};

@@ -12,11 +12,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use strata_store::{Archive, Damage, Disk, Part, PartFile, is_file_name, tier_of};
 
+use crate::compact::NEVER;
 use crate::disk::changes::{Away, clean_up, delete_gone, lock, replace};
-use crate::disk::files::{Input, Sums};
 use crate::error::ArchiveError;
-use crate::jobs::compact::NEVER;
-use crate::jobs::part::{final_name, name_of};
+use crate::files::{Input, Sums};
+use crate::part::{final_name, name_of};
 
 const BUFFER_BYTES: usize = 1 << 20;
 

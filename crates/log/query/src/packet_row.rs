@@ -7,7 +7,7 @@ use strata_wire::{
     AddressFamily, FlowHasher, FlowKey, FragmentTable, Headers, TunnelKey, clamped, ip_addr,
 };
 
-use crate::export::exporter::LoggedPacket;
+use crate::exporter::LoggedPacket;
 use crate::records::json_value;
 
 /// The columns of a row.

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use strata_store::{BlockFile, Log, Recording};
 
-use crate::jobs::compact::is_complete;
+use crate::compact::is_complete;
 
 /// What could be compacted, and is not yet.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -1,5 +1,7 @@
 //! Files of a log's disk as streams: written once, read at any offset.
 
+pub(crate) mod payload;
+
 use std::io::{self, Read, Write};
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,8 +13,8 @@ use parquet::file::reader::{ChunkReader, Length};
 use strata_store::{Disk, DiskFile};
 use strata_tables::TableInput;
 
-use crate::disk::keys::PartKey;
 use crate::error::ArchiveError;
+use crate::keys::PartKey;
 
 /// Bytes under one checksum: how precisely damage can be located.
 pub(crate) const SUM_BYTES: usize = 64 << 10;

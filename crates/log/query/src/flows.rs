@@ -9,12 +9,12 @@ use strata_store::{Damage, Log, Recording, Select, StoreError};
 use strata_wire::{FlowKey, FlowShare, LinkType};
 
 use crate::by_link::ByLink;
-use crate::export::exporter::{ExportOptions, LoggedPacket};
 use crate::export::{packets, unwritten};
+use crate::exporter::{ExportOptions, LoggedPacket};
 use crate::parts::find::Find;
 use crate::records::record::FlowRecord;
-use crate::records::row_writer::RowWriter;
 use crate::records::{RecordFormat, RecordWriter};
+use crate::row_writer::RowWriter;
 
 /// Which flows, and when one ends that goes on.
 #[derive(Clone, Copy, Debug)]

@@ -13,7 +13,7 @@ use strata_wire::exact;
 
 use crate::columns::verdicts::Verdict;
 use crate::error::Source;
-use crate::jobs::run::{Run, u32_of};
+use crate::run::{Run, u32_of};
 
 /// Its key in the metadata.
 pub(crate) const KEY: &str = "strata.counts";

@@ -5,11 +5,11 @@ use std::collections::HashMap;
 use foldhash::fast::RandomState;
 
 use super::{TEXTS_MAX, WRITTEN_OUT, length};
-use crate::export::exporter::new_origin;
+use crate::exporter::new_origin;
 
 /// Texts shared by many packets, by number.
 pub(super) struct Texts {
-    /// See [`crate::export::exporter::JudgementKey`].
+    /// See [`crate::exporter::JudgementKey`].
     pub(super) origin: u64,
     numbers: HashMap<Box<[u8]>, u32, RandomState>,
     pub(super) texts: Vec<Box<[u8]>>,

@@ -1,5 +1,7 @@
 //! A flow while its run is collected, and its counters.
 
+pub(crate) mod index;
+
 use std::collections::BTreeMap;
 
 use base64::Engine as _;
@@ -10,7 +12,7 @@ use strata_wire::dissect::protocol;
 use strata_wire::transport::tcp_flag;
 use strata_wire::{AddressFamily, Endpoint, FlowKey, FlowShare, Headers, ethernet, ip_addr};
 
-use crate::columns::predict::Direction;
+use crate::header::predict::Direction;
 
 /// A flow while its run is collected.
 #[derive(Clone, Debug)]

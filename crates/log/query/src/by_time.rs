@@ -17,7 +17,7 @@ use chacha20poly1305::aead::{AeadInPlace, KeyInit, OsRng};
 use chacha20poly1305::{ChaCha20Poly1305, Nonce, Tag};
 use strata_wire::prefetch;
 
-use crate::export::exporter::JudgementKey;
+use crate::exporter::JudgementKey;
 
 use texts::Texts;
 

@@ -10,8 +10,8 @@ use axum::http::StatusCode;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::access::refused::Refused;
-use crate::api::times;
+use crate::answers::refused::Refused;
+use crate::answers::times;
 
 /// Maximum bytes of a question.
 pub(crate) const QUESTION_BYTES_MAX: usize = 16 << 10;

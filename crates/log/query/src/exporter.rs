@@ -17,7 +17,7 @@ use strata_store::{Damage, Log, Select, StoreError};
 use strata_wire::pcapng::{block_type, options};
 use strata_wire::{FlowKey, Interface, KeepKind, LinkType, Meta};
 
-use crate::export::left_out::{LeftOut, Missing, Place};
+use crate::left_out::{LeftOut, Missing, Place};
 
 pub use asked::{ExportOptions, Exported, FileFormat, Kept};
 pub use comments::JudgementKey;

@@ -7,7 +7,7 @@ use utoipa::ToSchema;
 
 use crate::config::PolicyConfig;
 
-use crate::queries::report::QueryReport;
+use crate::query_report::QueryReport;
 
 /// What went wrong.
 #[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]

@@ -10,7 +10,7 @@ use crate::columns::packets::{self, PacketColumn};
 use crate::error::ArchiveError;
 use crate::flows::{self, FlowColumn};
 use crate::jobs::intake::{Ended, Intake, Runs};
-use crate::jobs::run::{RUN_PACKETS, Run, u32_of};
+use crate::run::{RUN_PACKETS, Run, u32_of};
 
 /// A table of a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,6 +4,8 @@
 //! they are sorted by flow and direction, and each vector becomes a column. Nothing depends on
 //! packets of another run.
 
+pub(crate) mod pending;
+
 use parquet::data_type::ByteArray;
 use strata_blocks::PacketRecord;
 use strata_names::Begun;
@@ -11,12 +13,12 @@ use strata_wire::dissect::protocol;
 use strata_wire::transport::tcp_flag;
 use strata_wire::{AddressFamily, FlowShare, Headers, KeepKind, prefetch_whole};
 
-use crate::columns::dictionary::Dictionary;
-use crate::columns::header::{Around, Fields, Network, Tcp, Transport};
-use crate::columns::predict::{TcpNumbers, difference};
-use crate::flows::flow::{Flow, PacketBytes};
-use crate::flows::index::FlowIndex;
-use crate::jobs::pending::{PENDING_MAX, Pending, hides_addresses};
+use crate::flow::index::FlowIndex;
+use crate::flow::{Flow, PacketBytes};
+use crate::header::dictionary::Dictionary;
+use crate::header::predict::{TcpNumbers, difference};
+use crate::header::{Around, Fields, Network, Tcp, Transport};
+use crate::run::pending::{PENDING_MAX, Pending, hides_addresses};
 
 /// Maximum number of packets of a run.
 pub(crate) const RUN_PACKETS: usize = 1 << 19;

@@ -6,11 +6,15 @@
 //! it together again; code that stores fields compares the two, and stores the bytes where they
 //! differ.
 
+pub(crate) mod dictionary;
+pub(crate) mod extensions;
+pub(crate) mod predict;
+
 use strata_wire::checksum::Sum;
 use strata_wire::dissect::{innermost_network, protocol};
 use strata_wire::{LinkType, exact, ipv4, ipv6};
 
-use crate::columns::extensions::extensions;
+use crate::header::extensions::extensions;
 
 /// The most bytes of TCP options.
 const OPTIONS_MAX: usize = 40;

@@ -9,10 +9,10 @@ use quick_xml::escape::unescape;
 use quick_xml::events::{BytesStart, Event};
 use strata_wire::clamped;
 
-use crate::api::parts::Field;
-use crate::api::times::SECOND_NS;
-use crate::ask::child::{self, NoAnswer};
+use crate::answers::parts::Field;
+use crate::answers::times::SECOND_NS;
 use crate::packets::Packet;
+use crate::work::child::{self, NoAnswer};
 
 /// Maximum bytes of tshark's answer, number of fields, depth of nesting and bytes of a label.
 const BYTES_MAX: u64 = 4 << 20;

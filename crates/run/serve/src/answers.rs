@@ -1,0 +1,5 @@
+//! What answers of the API have in common.
+
+pub(crate) mod parts;
+pub(crate) mod refused;
+pub(crate) mod times;
