@@ -333,9 +333,7 @@ pub fn of_ip_packet(packet: &[u8]) -> Option<(u32, u32)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::formats::roce::{
-        Aeth, AtomicEth, NakCode, Opcode, Operation, Repr, Reth, Service, Syndrome,
-    };
+    use crate::roce::{Aeth, AtomicEth, NakCode, Opcode, Operation, Repr, Reth, Service, Syndrome};
     use proptest::prelude::*;
 
     /// IP packets exchanged with rdma_rxe of Linux 6.1: those to it were accepted,
