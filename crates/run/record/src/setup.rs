@@ -287,7 +287,11 @@ impl Setup {
     ) -> Result<Started> {
         let spec = &self.spec;
         let path = DataPath::chosen()?;
-        if spec.model.is_built_in {
+        if spec.model.is_built_in && spec.destination.is_nowhere() {
+            if self.exports.is_some() {
+                (self.tell)(&RecordNotice::BuiltInModelOfExports.into());
+            }
+        } else if spec.model.is_built_in {
             let plan = self.controller.steering().plan();
             let budget = plan.detail().map(|detail| detail.budget);
             (self.tell)(&RecordNotice::BuiltInModel(budget).into());
