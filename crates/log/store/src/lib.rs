@@ -33,7 +33,7 @@ pub use disk::{
     Disk, DiskChoice, DiskFile, DiskLayer, DiskReport, ReadOnlyFile, RealDisk, WriteQueue,
 };
 pub use error::{Damage, MissingFile, StoreError, damage_counts, damage_texts};
-pub use log::{AbruptEnd, LOST_BEFORE, Log, Loss, Losses, read_archive};
+pub use log::{AbruptEnd, ENDED_EARLY, LOST_BEFORE, Log, Loss, Losses, read_archive};
 pub use manifest::archive::{
     ARCHIVE_NAME, Archive, ENCRYPTED, FileKind, Gone, LOG_ENTRIES, Part, PartFile, Removed,
     RemovedBy, RemovedFor, STAGING, WrappedKey, add_counts,

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use strata_capture::{Input, InputOptions, Next};
-use strata_pipeline::{DataPath, Worker, run as run_worker, survey};
+use strata_pipeline::{DataPath, RunError, Worker, run as run_worker, survey};
 use strata_policy::Survey;
 use strata_role::sandbox::give_up;
 use strata_role::{Handle, require};
@@ -152,21 +152,28 @@ fn record(
             false => ControlFlow::Continue(()),
         }
     });
-    let has_more = is_interrupted && !matches!(input.advance(), Ok(Next::End));
+    let is_full = matches!(ran, Err(RunError::Sink(_)));
+    // A pipe may have nothing more for hours.
+    let is_asked = is_interrupted || (is_full && !ends_by_itself);
+    let has_more = is_asked && !matches!(input.advance(), Ok(Next::End));
     let mut warnings: Vec<String> = input
         .take_warnings()
         .iter()
         .map(ToString::to_string)
         .collect();
     // Of several damaged files, the first is the error that ends the recording.
-    while ran.is_err()
+    while matches!(ran, Err(RunError::Capture(_)))
         && let Err(error) = input.advance()
     {
         warnings.push(error.to_string());
     }
     // A pipe ends for us when a signal comes: what else would come by it is not known.
     let may_have_more = || paths.iter().any(|path| !path.is_file());
-    if has_more {
+    if is_full && has_more {
+        warnings.push(String::from(
+            "the log could not be written to the end of the input: its other packets are in no counter",
+        ));
+    } else if has_more {
         warnings.push(String::from(
             "interrupted by a signal: the input has more packets",
         ));
