@@ -46,7 +46,7 @@ pub use manifest::{
     SavedLedger, ShadowModel, State,
 };
 pub use output::{OutputError, Sources, is_log};
-pub use recorder::{CHECKPOINT_INTERVAL, Recorder, RecorderOptions, WhenFull};
+pub use recorder::{CHECKPOINT_INTERVAL, Recorder, RecorderOptions, Room, WhenFull};
 pub use relayed::{
     BlockDone, Placed, RelayLog, RelayStream, RelayWriters, StoredSince, StreamOptions,
 };

@@ -50,8 +50,9 @@ pub(crate) fn start(
     let eve = eve.map(|eve| eve.start(&setup.alerts, &setup.tell));
     let eve = eve.transpose()?;
     let server = setup.addresses.serve(&setup.controller, socket)?;
-    let limit = destination.dir().zip(destination.limit(1));
+    let limit = destination.dir().zip(destination.limit(1, false));
     let room = limit.map(|(dir, limit)| Reclaim::new(dir, Some(limit)));
+    room.iter().for_each(|room| setup.ask(room));
     let ticker = (server.is_some() || room.is_some())
         .then(|| Ticker::start(&setup.controller, &observer, room, &setup.tell));
     let ticker = ticker.transpose()?;
