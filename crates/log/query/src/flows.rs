@@ -12,6 +12,7 @@ use crate::by_link::ByLink;
 use crate::export::{packets, unwritten};
 use crate::exporter::{ExportOptions, LoggedPacket};
 use crate::parts::find::Find;
+use crate::records::messages::Unfit;
 use crate::records::record::FlowRecord;
 use crate::records::{RecordFormat, RecordWriter};
 use crate::row_writer::RowWriter;
@@ -49,6 +50,10 @@ pub struct ExportedFlows {
     pub records: u64,
     /// Flows that ended since there were too many at a time.
     pub crowded_out: u64,
+    /// Flows that are not written, since the protocol cannot say their times.
+    pub unfit: u64,
+    /// Why, of the first of them.
+    pub why_unfit: Option<&'static str>,
     /// Packets that are in no flow, since the log lacks a definition that they refer to: `damage` says
     /// which.
     pub left_out: u64,
@@ -76,7 +81,18 @@ pub fn export_flows<W: Write>(
     options: &FlowOptions<'_>,
 ) -> Result<ExportedFlows, ArchiveError> {
     let mut writer = RecordWriter::new(output, format).map_err(unwritten)?;
-    let mut exported = each_flow(log, find, options, &mut |record| writer.write(&record))?;
+    let (mut unfit, mut why_unfit) = (0, None);
+    let mut write = |record: FlowRecord| {
+        let written = writer.write(&record);
+        let Some(why) = written.as_ref().err().and_then(Unfit::of) else {
+            return written;
+        };
+        unfit += 1;
+        why_unfit.get_or_insert(why);
+        Ok(())
+    };
+    let mut exported = each_flow(log, find, options, &mut write)?;
+    (exported.unfit, exported.why_unfit) = (unfit, why_unfit);
     (exported.flows, exported.records) = (writer.written, writer.records());
     writer.finish().map_err(unwritten)?;
     Ok(exported)
@@ -165,6 +181,8 @@ fn each_flow(
     Ok(ExportedFlows {
         flows: 0,
         records: 0,
+        unfit: 0,
+        why_unfit: None,
         crowded_out,
         left_out: exported.left_out,
         untested: by_link.as_ref().map_or(0, ByLink::untested),

@@ -24,9 +24,10 @@ pub enum StoreError {
     },
     /// No space is left for the log.
     #[error(
-        "{file}: the disk is full{}; packets already written are in the log, the others are \
-         counted as dropped (disk_full): make room (`strata prune`){}",
+        "{file}: the disk is full{}; packets already written are in the log, {} counted as dropped \
+         (disk_full): make room (`strata prune`){}",
         if *.goes_on { "" } else { ": the recording ends" },
+        if *.goes_on { "the others are" } else { "those that were in memory are" },
         if *.goes_on { "" } else { ", or continue and count lost packets (--when-full drop)" }
     )]
     DiskFull {

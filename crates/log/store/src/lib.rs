@@ -35,7 +35,7 @@ pub use disk::{
     Disk, DiskChoice, DiskFile, DiskLayer, DiskReport, ReadOnlyFile, RealDisk, WriteQueue,
 };
 pub use error::{Damage, MissingFile, StoreError, damage_counts, damage_texts};
-pub use log::{AbruptEnd, LOST_BEFORE, Log, Loss, Losses, read_archive};
+pub use log::{AbruptEnd, ENDED_EARLY, LOST_BEFORE, Log, Loss, Losses, read_archive};
 pub use manifest::archive::{
     ARCHIVE_NAME, Archive, ENCRYPTED, FileKind, Gone, LOG_ENTRIES, Part, PartFile, Removed,
     RemovedBy, RemovedFor, STAGING, WrappedKey, add_counts,
@@ -48,7 +48,7 @@ pub use manifest::{
 };
 pub use names::{COMPACTION_NAME, is_file_name, is_remote, tier_of};
 pub use output::{OutputError, Sources, is_log};
-pub use recorder::{CHECKPOINT_INTERVAL, Recorder, RecorderOptions, WhenFull};
+pub use recorder::{CHECKPOINT_INTERVAL, Recorder, RecorderOptions, Room, WhenFull};
 pub use relayed::{
     BlockDone, Placed, RelayLog, RelayStream, RelayWriters, StoredSince, StreamOptions,
 };

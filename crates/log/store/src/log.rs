@@ -24,7 +24,7 @@ use crate::manifest::checkpoint::{Checkpoint, checkpoint_name};
 use crate::manifest::stored::{read_all, read_manifest};
 use crate::manifest::{BlockFile, MANIFEST_NAME, Manifest, Recording, State};
 
-pub use losses::{AbruptEnd, LOST_BEFORE, Losses};
+pub use losses::{AbruptEnd, ENDED_EARLY, LOST_BEFORE, Losses};
 
 /// A log, opened for reading. It may be written at the same time.
 pub struct Log {

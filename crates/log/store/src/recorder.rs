@@ -8,6 +8,7 @@ mod past;
 mod writing;
 
 use std::any::Any;
+use std::fmt::Debug;
 use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -38,6 +39,19 @@ const LOCK_WAIT: Duration = Duration::from_millis(20);
 /// How often a checkpoint is made by default.
 pub const CHECKPOINT_INTERVAL: Duration = Duration::from_millis(100);
 
+/// Says when a log may grow. Writers ask for each block, so that a log with a limit never has one too many.
+pub trait Room: Debug + Send + Sync {
+    /// Whether there is room for this many bytes, which then count as taken; without waiting.
+    fn take(&self, bytes: u64) -> bool;
+
+    /// Takes this many bytes once there is room, or once it is known that there will be none for now. Called when all
+    /// blocks of the calling writer have landed.
+    fn wait(&self, bytes: u64);
+
+    /// Bytes that were taken are in a file, or will be in none.
+    fn landed(&self, bytes: u64);
+}
+
 /// How a recording is written.
 #[derive(Clone, Debug)]
 pub struct RecorderOptions {
@@ -59,6 +73,8 @@ pub struct RecorderOptions {
     pub files_max: usize,
     /// What each writer thread does first: drop the privileges it does not need.
     pub on_thread: fn(),
+    /// Asked before each block; `None` if a log may grow as long as its disk has room.
+    pub room: Option<Arc<dyn Room>>,
 }
 
 /// What to do when the disk is full.
@@ -84,6 +100,7 @@ impl Default for RecorderOptions {
             full_retry: Duration::from_secs(1),
             files_max: 0,
             on_thread: || (),
+            room: None,
         }
     }
 }
@@ -102,7 +119,7 @@ struct WriterThread {
     thread: JoinHandle<Result<(), StoreError>>,
 }
 
-impl std::fmt::Debug for Recorder {
+impl Debug for Recorder {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Recorder")
             .field("id", &self.shared.id)

@@ -7,7 +7,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use strata_classify::LANES;
-use strata_policy::{DetailPlan, ModeDemands, demands};
+use strata_policy::{DetailPlan, ModeDemands, demands, is_left_to_class};
 use strata_rules::{Action, AnswerId, BATCH, PacketFields, Policies, RuleClassifier, UNTAGGED};
 use strata_wire::ethernet::{self, ethertype};
 use strata_wire::fields::{self, sll, sll2};
@@ -48,7 +48,7 @@ struct Decision {
 struct Applied {
     /// Packets since they were last added to the policies' counters.
     counters: Counters,
-    /// Whether no packet is wanted, whatever its class.
+    /// Whether no packet is wanted, and policies say so: its class is of no interest.
     discards: bool,
     /// Whether copies are sent on.
     mirrors: bool,
@@ -112,7 +112,7 @@ enum By {
 /// What policies want done with packets, one bit for each of 64.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Wanted {
-    /// Discarded, whatever their class.
+    /// Discarded by policies, whatever their class.
     pub(crate) discarded: u64,
     /// Copies are sent on.
     pub(crate) mirrored: u64,
@@ -364,9 +364,10 @@ impl Policing {
             Demand::Always(outcome, _) if demands.budgeted.is_none() => Some(*outcome),
             _ => None,
         };
-        let discards = demands
-            .iter()
-            .all(|demand| always(demand) == Some(Outcome::Discard));
+        // Where modes drop every class, an export still wants to know it.
+        let is_discarded = |demand| always(demand) == Some(Outcome::Discard);
+        let discards =
+            !is_left_to_class(&self.policies, &policies) && demands.iter().all(is_discarded);
         let first = demands.first().and_then(always);
         let is_settled = first.is_some() && demands.iter().all(|demand| always(demand) == first);
         let exports = self.exports_of(&policies, &actions);

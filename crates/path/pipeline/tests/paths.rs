@@ -89,13 +89,18 @@ const SNAPLEN: u32 = 1_400;
 /// A mode that neither records all classes nor samples any.
 const NOTHING_BENIGN: &str = "nothing-benign";
 
+/// The mode of a recording without a log.
+const NOTHING: &str = "nothing";
+
 fn mode(name: &str) -> Mode {
-    let config = ModeConfig {
+    let config = |anomalous: &str| ModeConfig {
         benign: "drop".into(),
-        anomalous: "partial 16".into(),
+        anomalous: anomalous.into(),
         classes: BTreeMap::new(),
     };
-    Mode::by_name(name, &BTreeMap::from([(NOTHING_BENIGN.into(), config)])).unwrap()
+    let own = [(NOTHING_BENIGN, "partial 16"), (NOTHING, "drop")];
+    let own = own.map(|(name, anomalous)| (name.into(), config(anomalous)));
+    Mode::by_name(name, &BTreeMap::from(own)).unwrap()
 }
 
 /// Policies: expressions with their actions, and the action for all other packets.
@@ -786,6 +791,54 @@ fn policies_decide_alike_however_many_flows_there_are() {
             let (found, _) = record_refs(&model, &setup, path, &refs, &[250]);
             let difference = difference(&expected, &found);
             assert_eq!(difference, None, "{}: {rules:?}", path.name());
+        }
+    }
+}
+
+/// Packets that are left to the class are exported with it where the mode drops every class, as where
+/// it keeps some; those that a policy or the default drops are not classified.
+#[test]
+fn exports_have_the_class_though_the_mode_drops_every_class() {
+    const EXPORT: (&str, &str) = ("ip or ip6", "header -> elsewhere");
+    let (model, packets) = (model(), packets(7, 8_000, 30, u64::MAX));
+    let setup = |mode: &'static str, rules: Rules| Setup {
+        rules: Some(rules),
+        ..Setup::mode(mode)
+    };
+    let classes = |of: &Left| -> BTreeMap<String, usize> {
+        let mut classes = BTreeMap::new();
+        for line in &of.exported {
+            let class = line.split(' ').nth(3).unwrap();
+            *classes.entry(class.to_owned()).or_default() += 1;
+        }
+        classes
+    };
+    let classify: Rules = (&[EXPORT], "classify");
+    let sampled: Rules = (&[EXPORT, ("udp", "classify 1/2")], "classify");
+    let drop: Rules = (&[EXPORT], "drop");
+    let dropped: Rules = (&[EXPORT, ("tcp or udp", "drop")], "drop");
+    for path in paths() {
+        for rules in [classify, sampled] {
+            let kept = record(&model, &setup("default", rules), path, &packets, &[256]);
+            let found = record(&model, &setup(NOTHING, rules), path, &packets, &[256]);
+            assert!(classes(&kept).len() > 1, "{:?}", classes(&kept));
+            assert_eq!(found.exported, kept.exported, "{}", path.name());
+            assert_eq!(found.hits, kept.hits, "{}", path.name());
+            let ledger = found.ledger;
+            assert_eq!(ledger.logged, Counters::default());
+            let ended = ledger.discarded.packets + ledger.sampled_out.packets;
+            assert_eq!(ended, ledger.seen.packets);
+            let by_class = found.kept.iter().map(|kept| kept.captured.packets);
+            assert_eq!(by_class.sum::<u64>(), ledger.seen.packets);
+        }
+        for rules in [drop, dropped] {
+            let found = record(&model, &setup(NOTHING, rules), path, &packets, &[256]);
+            let no_class = strata_pipeline::NO_CLASS.to_string();
+            let all = BTreeMap::from([(no_class, found.exported.len())]);
+            assert!(found.exported.len() > 1_000);
+            assert_eq!(classes(&found), all, "{}", path.name());
+            assert_eq!(found.ledger.discarded, found.ledger.seen);
+            assert!(found.kept.is_empty(), "{:?}", found.kept);
         }
     }
 }

@@ -28,6 +28,6 @@ pub use detail::{
 };
 pub use kept::ClassKept;
 pub use mode::{Mode, ModeConfig, ModeError};
-pub use plan::{DetailPlan, ModeDemands, Plan, demands};
+pub use plan::{DetailPlan, ModeDemands, Plan, demands, is_left_to_class};
 pub use shadow::{ShadowClass, ShadowCounts};
 pub use steering::{Delays, Follower, Steering};

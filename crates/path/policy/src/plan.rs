@@ -278,15 +278,9 @@ fn decided(demands: &ModeDemands) -> String {
     decider.to_string()
 }
 
-/// The demands on a packet with these policies, by place, where the modes demand `modes`. Where
-/// both sample, they do so independently, in the policy's unit. First the policies, in their order,
-/// then the modes: of those with the same demand, the first has decided.
-#[must_use]
-pub fn demands(
-    policies: &Policies,
-    applied: &[u32],
-    modes: &ModeDemands,
-) -> Vec<(Granularity, Decider)> {
+/// The actions on a packet with these policies, by place, and who asks for them: those of the
+/// policies in their order, then that of the default if they leave open what is kept.
+fn actions(policies: &Policies, applied: &[u32]) -> Vec<(Action, Decider)> {
     let mut named: Vec<_> = applied
         .iter()
         .map(|&place| (policies.named(place), policies.action(place)))
@@ -303,6 +297,28 @@ pub fn demands(
         };
         actions.push((action, Decider::PolicyDefault));
     }
+    actions
+}
+
+/// Whether a packet with these policies, by place, is to be classified: a policy or the default
+/// leaves it to the modes, even if these keep the same of every class.
+#[must_use]
+pub fn is_left_to_class(policies: &Policies, applied: &[u32]) -> bool {
+    let actions = actions(policies, applied);
+    let mut actions = actions.iter().map(|(action, _)| action);
+    actions.any(|action| matches!(action, Action::Classify(_)))
+}
+
+/// The demands on a packet with these policies, by place, where the modes demand `modes`. Where
+/// both sample, they do so independently, in the policy's unit. First the policies, in their order,
+/// then the modes: of those with the same demand, the first has decided.
+#[must_use]
+pub fn demands(
+    policies: &Policies,
+    applied: &[u32],
+    modes: &ModeDemands,
+) -> Vec<(Granularity, Decider)> {
+    let actions = actions(policies, applied);
     let mut demands = Vec::new();
     for (action, decider) in &actions {
         match action {

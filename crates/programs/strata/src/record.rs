@@ -31,7 +31,7 @@ use strata_terminal::progress::Progress;
 use strata_terminal::selection::named_again;
 use strata_terminal::signals::{Signals, end_with_parent};
 use strata_terminal::text;
-use strata_wire::TunnelKey;
+use strata_wire::{Ledger, TunnelKey};
 use tracing::{info, warn};
 
 use strata_reading::flows::FlowArgs;
@@ -455,11 +455,17 @@ impl Stream {
         Ok(Self(strata_role::start(spec, Arc::default(), tell)?))
     }
 
-    /// Waits until the stream ends, and prints what became of it.
-    pub(crate) fn ended(self) -> Result<()> {
-        let outcome = self.0.wait()?;
+    /// Waits until the stream ends, and prints what became of it; returns where its packets ended, of which there are
+    /// none if nothing could be recorded.
+    pub(crate) fn ended(self) -> (Ledger, Result<()>) {
+        let outcome = match self.0.wait() {
+            Ok(outcome) => outcome,
+            Err(error) => return (Ledger::default(), Err(error.into())),
+        };
         let shown = show::outcome(&outcome);
-        outcome.failure.map_or(shown, |failure| Err(failure.into()))
+        let ledger = outcome.counts.ledger;
+        let ended = outcome.failure.map_or(shown, |failure| Err(failure.into()));
+        (ledger, ended)
     }
 }
 

@@ -8,6 +8,7 @@ use std::io::{self, ErrorKind, Write};
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::fs::{FileTypeExt as _, OpenOptionsExt as _};
 use std::path::Path;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -52,6 +53,8 @@ pub struct Outlet<'a> {
     /// After how many bytes how many packets end, of those in the buffer.
     marks: VecDeque<(u64, u64)>,
     packets: u64,
+    /// Of a pipe within this process: packets that its reader took, once that has ended.
+    taken: Option<&'a OnceLock<u64>>,
     failure: Option<io::Error>,
 }
 
@@ -144,10 +147,15 @@ impl<'a> Outlet<'a> {
         Ok(Self::new(name.to_owned(), Some(file), waits, stop))
     }
 
-    /// Writes to a pipe that is read to its end whatever happens, so that it is waited for.
+    /// Writes to a pipe whose reader is in this process, and is waited for. If it ends before the pipe does, it says
+    /// first in `taken` the number of packets that it took: the others count as not written.
     #[must_use]
-    pub fn own(to: OwnedFd, stop: &'a AtomicBool) -> Self {
-        Self::new("pipe".to_owned(), Some(File::from(to)), false, stop)
+    pub fn own(to: OwnedFd, stop: &'a AtomicBool, taken: &'a OnceLock<u64>) -> Self {
+        let name = String::from("pipe");
+        Self {
+            taken: Some(taken),
+            ..Self::new(name, Some(File::from(to)), false, stop)
+        }
     }
 
     fn new(name: String, file: Option<File>, waits: bool, stop: &'a AtomicBool) -> Self {
@@ -163,6 +171,7 @@ impl<'a> Outlet<'a> {
             written: 0,
             marks: VecDeque::new(),
             packets: 0,
+            taken: None,
             failure: None,
         }
     }
@@ -179,9 +188,10 @@ impl<'a> Outlet<'a> {
         }
     }
 
-    /// Packets that were written.
+    /// Packets that were written, and not left in a pipe whose reader has ended.
     pub(super) fn packets(&self) -> u64 {
-        self.packets
+        let taken = self.taken.and_then(OnceLock::get);
+        taken.map_or(self.packets, |&taken| self.packets.min(taken))
     }
 
     pub(super) fn has_failed(&self) -> bool {
@@ -267,5 +277,45 @@ impl Write for Outlet<'_> {
     fn flush(&mut self) -> io::Result<()> {
         self.deliver();
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Packets that the pipe still holds when its reader ends were not written, and are counted so.
+    #[test]
+    fn packets_left_in_a_pipe_of_its_own_are_not_written() {
+        let (reader, writer) = io::pipe().unwrap();
+        let (stop, taken) = (AtomicBool::new(false), OnceLock::new());
+        let mut outlet = Outlet::own(writer.into(), &stop, &taken);
+        for packet in 1..=100 {
+            outlet.write_all(&[7; 10]).unwrap();
+            outlet.mark(packet);
+        }
+        outlet.flush().unwrap();
+        assert_eq!((outlet.packets(), outlet.has_failed()), (100, false));
+        taken.set(60).unwrap();
+        drop(reader);
+        assert_eq!(outlet.packets(), 60);
+        outlet.write_all(&[7; 10]).unwrap();
+        outlet.mark(101);
+        outlet.flush().unwrap();
+        assert_eq!((outlet.packets(), outlet.has_failed()), (60, true));
+        assert!(outlet.take_failure().is_none());
+    }
+
+    #[test]
+    fn a_reader_that_took_everything_changes_no_count() {
+        let (reader, writer) = io::pipe().unwrap();
+        let (stop, taken) = (AtomicBool::new(false), OnceLock::new());
+        let mut outlet = Outlet::own(writer.into(), &stop, &taken);
+        outlet.write_all(&[7; 10]).unwrap();
+        outlet.mark(3);
+        outlet.flush().unwrap();
+        taken.set(3).unwrap();
+        assert_eq!(outlet.packets(), 3);
+        drop(reader);
     }
 }

@@ -194,19 +194,43 @@ impl Of {
 /// A line of the answer.
 struct Row {
     name: String,
-    /// Of an address.
-    known: Known,
+    /// Its address, or the two of a pair.
+    hosts: Vec<Host>,
     sums: Sums,
 }
 
-impl Row {
-    /// The name, and what is known of it.
+/// An address, and what files say of it.
+struct Host {
+    address: String,
+    known: Known,
+}
+
+impl Host {
+    /// The address, and what is known of it in parentheses.
     fn described(&self) -> String {
         let known: Vec<&str> = self.known.parts().map(|(_, text)| text).collect();
         match known.is_empty() {
-            true => self.name.clone(),
-            false => format!("{} ({})", self.name, known.join(", ")),
+            true => self.address.clone(),
+            false => format!("{} ({})", self.address, known.join(", ")),
         }
+    }
+}
+
+impl Row {
+    /// The name, and what is known of its addresses.
+    fn described(&self) -> String {
+        let hosts: Vec<String> = self.hosts.iter().map(Host::described).collect();
+        match hosts.is_empty() {
+            true => self.name.clone(),
+            false => hosts.join(" - "),
+        }
+    }
+}
+
+/// Adds what is known of a host to its object.
+fn describe(object: &mut Value, host: &Host) {
+    for (what, text) in host.known.parts() {
+        object[what] = text.into();
     }
 }
 
@@ -235,13 +259,19 @@ impl Top {
             .iter()
             .fold(Sums::default(), |all, (_, sums)| all.and(sums));
         let largest = keys.into_iter().map(|(key, sums)| {
-            let known = match key.address() {
-                Some(address) => names.known(address)?,
-                None => Known::default(),
-            };
+            let hosts = key.addresses().into_iter().map(|(text, address)| {
+                let known = match address {
+                    Some(address) => names.known(address)?,
+                    None => Known::default(),
+                };
+                Ok(Host {
+                    address: text,
+                    known,
+                })
+            });
             Ok(Row {
                 name: key.to_string(),
-                known,
+                hosts: hosts.collect::<Result<_>>()?,
                 sums,
             })
         });
@@ -328,8 +358,17 @@ impl Top {
         let rows = self.largest.iter();
         let rows = rows.map(|row| {
             let mut object = with(by.name(), row.name.clone().into(), &row.sums);
-            for (what, text) in row.known.parts() {
-                object[what] = text.into();
+            match row.hosts.as_slice() {
+                [host] => describe(&mut object, host),
+                hosts if hosts.iter().any(|host| host.known.parts().next().is_some()) => {
+                    let hosts = hosts.iter().map(|host| {
+                        let mut object = json!({ "address": host.address });
+                        describe(&mut object, host);
+                        object
+                    });
+                    object["hosts"] = hosts.collect();
+                }
+                _ => {}
             }
             object
         });

@@ -114,6 +114,11 @@ impl RecordError {
         strata_role::chain(self)
     }
 
+    /// Whether the log could not be written.
+    pub(crate) fn is_of_log(&self) -> bool {
+        matches!(self, Self::Log(_) | Self::Sink(_))
+    }
+
     /// Whether the system denied access.
     pub(crate) fn is_denied(&self) -> bool {
         match self {

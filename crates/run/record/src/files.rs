@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use strata_capture::{Input, InputOptions, Next};
-use strata_pipeline::{DataPath, Worker, run as run_worker, survey};
+use strata_pipeline::{DataPath, RunError, Worker, run as run_worker, survey};
 use strata_policy::Survey;
 use strata_role::sandbox::give_up;
 use strata_role::{Handle, require};
@@ -50,8 +50,9 @@ pub(crate) fn start(
     let eve = eve.map(|eve| eve.start(&setup.alerts, &setup.tell));
     let eve = eve.transpose()?;
     let server = setup.addresses.serve(&setup.controller, socket)?;
-    let limit = destination.dir().zip(destination.limit(1));
+    let limit = destination.dir().zip(destination.limit(1, false));
     let room = limit.map(|(dir, limit)| Reclaim::new(dir, Some(limit)));
+    room.iter().for_each(|room| setup.ask(room));
     let ticker = (server.is_some() || room.is_some())
         .then(|| Ticker::start(&setup.controller, &observer, room, &setup.tell));
     let ticker = ticker.transpose()?;
@@ -152,21 +153,28 @@ fn record(
             false => ControlFlow::Continue(()),
         }
     });
-    let has_more = is_interrupted && !matches!(input.advance(), Ok(Next::End));
+    let is_full = matches!(ran, Err(RunError::Sink(_)));
+    // A pipe may have nothing more for hours.
+    let is_asked = is_interrupted || (is_full && !ends_by_itself);
+    let has_more = is_asked && !matches!(input.advance(), Ok(Next::End));
     let mut warnings: Vec<String> = input
         .take_warnings()
         .iter()
         .map(ToString::to_string)
         .collect();
     // Of several damaged files, the first is the error that ends the recording.
-    while ran.is_err()
+    while matches!(ran, Err(RunError::Capture(_)))
         && let Err(error) = input.advance()
     {
         warnings.push(error.to_string());
     }
     // A pipe ends for us when a signal comes: what else would come by it is not known.
     let may_have_more = || paths.iter().any(|path| !path.is_file());
-    if has_more {
+    if is_full && has_more {
+        warnings.push(String::from(
+            "the log could not be written to the end of the input: its other packets are in no counter",
+        ));
+    } else if has_more {
         warnings.push(String::from(
             "interrupted by a signal: the input has more packets",
         ));

@@ -113,7 +113,8 @@ impl Opened {
         let mut cpus = ReceiveCpus::default();
         cpus.since_last();
         let room = destination.dir();
-        let room = room.map(|dir| Reclaim::new(dir, destination.limit(workers)));
+        let room = room.map(|dir| Reclaim::new(dir, destination.limit(workers, true)));
+        room.iter().for_each(|room| setup.ask(room));
         let governor = Governor::new(lives[0].sampler(), spec.gives_way);
         let shedder = Shedder::new(lives[0].copy_limit(), spec.shed);
         if let Some(why) = lives[0].not_shared() {

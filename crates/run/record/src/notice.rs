@@ -23,6 +23,8 @@ pub(crate) enum RecordNotice {
     LogInUse(String),
     /// No model was chosen; with this budget of detail at the start.
     BuiltInModel(Option<DetailBudget>),
+    /// The same without a log: only exports have the class.
+    BuiltInModelOfExports,
     /// The log has recordings already: its name, and the number of the new one.
     AddedTo(String, u32),
     /// How blocks go to the disk.
@@ -99,7 +101,7 @@ impl RecordNotice {
     fn kind(&self) -> &'static str {
         match self {
             Self::LogInUse(_) => "log-in-use",
-            Self::BuiltInModel(_) => "built-in-model",
+            Self::BuiltInModel(_) | Self::BuiltInModelOfExports => "built-in-model",
             Self::AddedTo(..) => "added-to",
             Self::Disk(_) => "disk",
             Self::Exclusive(_) | Self::Decided(_) => "exclusive",
@@ -170,6 +172,10 @@ impl fmt::Display for RecordNotice {
                 "no model given (-m): the built-in one classifies packets, but a budget decides \
                  what is kept: {budget} of the payload, short flows and the start of the others \
                  first (--detail)"
+            ),
+            Self::BuiltInModelOfExports => f.write_str(
+                "no model given (-m): packets are sent with the class that the built-in one gives \
+                 them, and without a class where a policy or the default is drop",
             ),
             Self::AddedTo(log, number) => {
                 let before = count_of(u64::from(number.saturating_sub(1)), "recording");

@@ -9,7 +9,7 @@ use strata_control::{ExportStatus, FlowsStatus, ReportStatus};
 use strata_pipeline::Worker;
 use strata_policy::WorkerCounts;
 use strata_role::{Notice, Tell};
-use strata_store::{Disk as _, RealDisk, drift_name, seal_drift};
+use strata_store::{Disk as _, ENDED_EARLY, RealDisk, drift_name, seal_drift};
 use strata_wire::{DropReason, LinkType, Summed as _};
 
 use crate::error::{At as _, RecordError, Result};
@@ -117,11 +117,13 @@ pub(crate) fn finish(
         tell(&Notice::warning(warning.clone()));
     }
     warnings.splice(..0, told);
-    warnings.extend(
-        ran.as_ref()
-            .err()
-            .map(|error| format!("ended early: {error}")),
-    );
+    warnings.extend(ran.as_ref().err().map(|error| {
+        let early = match error.is_of_log() {
+            true => ENDED_EARLY,
+            false => "ended early",
+        };
+        format!("{early}: {error}")
+    }));
     let drift = drift.map(|drift| drift.report());
     let noted = match (&drift, recording.log()) {
         (Some(report), Some((dir, id))) => write_drift(dir, id, report, tell),

@@ -24,7 +24,7 @@ use strata_role::{FeedCounts, FeedSpec, Handle, Notice, Spec, Tell, warn_if_shar
 use strata_store::DiskChoice;
 use strata_wire::exact;
 
-use crate::beside::reclaim::{Limit, Reclaim};
+use crate::beside::reclaim::{Growth, Limit, Reclaim};
 use crate::error::{At as _, RecordError, Result};
 use crate::notice::RecordNotice;
 use crate::observer::disk_use;
@@ -173,6 +173,7 @@ impl RelayDisk {
         let limit = spec.bytes_max.map(|bytes| Limit {
             bytes,
             reserve: rotate_bytes,
+            growth: Growth::Free,
         });
         if let Some(limit) = &limit {
             limit.check(rotate_bytes, 1)?;

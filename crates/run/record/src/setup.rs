@@ -6,8 +6,8 @@ pub(crate) mod destination;
 pub(crate) mod log_dir;
 pub(crate) mod memory;
 
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, OnceLock};
 
 use strata_blocks::BlockSink;
 use strata_capture::live::CutTable;
@@ -24,11 +24,12 @@ use strata_policy::{DetailLoads, DetailSite, Mode, Survey};
 use strata_role::{Notice, RoleError, Tell, require_valid};
 use strata_send::Mirror;
 use strata_sketch::{Sketch, TableSize};
-use strata_store::About;
+use strata_store::{About, Room};
 use strata_wire::{Counters, FlowKey, exact};
 
 use crate::beside::exports::own::without;
 use crate::beside::exports::{ExportQueue, Exporting, Exports};
+use crate::beside::reclaim::Reclaim;
 use crate::beside::reports::Reports;
 use crate::error::{At as _, Result};
 use crate::notice::RecordNotice;
@@ -117,6 +118,8 @@ pub(crate) struct Setup {
     pub(crate) alerts: Arc<Alerts>,
     /// Set to end the recording.
     pub(crate) stop: Arc<AtomicBool>,
+    /// Asked by the writers of a log with a limit.
+    pub(crate) room: OnceLock<Arc<dyn Room>>,
     pub(crate) tell: Tell,
 }
 
@@ -183,8 +186,16 @@ impl Setup {
             table,
             alerts: Arc::default(),
             stop,
+            room: OnceLock::new(),
             tell,
         })
+    }
+
+    /// Has the writers of a log with a limit ask for room.
+    pub(crate) fn ask(&self, reclaim: &Reclaim) {
+        if let Some(room) = reclaim.room() {
+            self.room.get_or_init(|| room);
+        }
     }
 
     /// Reloads the configuration.
@@ -287,16 +298,24 @@ impl Setup {
     ) -> Result<Started> {
         let spec = &self.spec;
         let path = DataPath::chosen()?;
-        if spec.model.is_built_in {
+        if spec.model.is_built_in && spec.destination.is_nowhere() {
+            if self.exports.is_some() {
+                (self.tell)(&RecordNotice::BuiltInModelOfExports.into());
+            }
+        } else if spec.model.is_built_in {
             let plan = self.controller.steering().plan();
             let budget = plan.detail().map(|detail| detail.budget);
             (self.tell)(&RecordNotice::BuiltInModel(budget).into());
         }
         let about = self.about(&equipment);
         let workers = exact::<u16>(equipment.len());
-        let started =
-            spec.destination
-                .start(&about, workers, &self.controller, &self.stop, &self.tell);
+        let started = spec.destination.start(
+            &about,
+            workers,
+            (&self.controller, self.room.get().cloned()),
+            &self.stop,
+            &self.tell,
+        );
         let (recording, sinks) = started?;
         let options = self.options(filter);
         // While interfaces are captured, no thread waits for memory.

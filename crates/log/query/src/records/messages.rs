@@ -16,6 +16,8 @@ use crate::parts::cells::WrongValue;
 use crate::records::record::FlowRecord;
 use uptime::Uptime;
 
+pub(crate) use uptime::Unfit;
+
 /// The start of every record.
 const ADDRESSES: [FlowColumn; 2] = [FlowColumn::Src, FlowColumn::Dst];
 /// What follows the addresses: ports, or type and code of ICMP.
@@ -287,8 +289,9 @@ impl Messages {
             FlowProtocol::Ipfix => last_ns / 1_000_000_000,
             FlowProtocol::Netflow9 => {
                 if !self.uptime.holds(first_ns, last_ns) {
+                    let uptime = Uptime::that_holds(first_ns, last_ns)?;
                     self.flush(output)?;
-                    self.uptime = Uptime::that_holds(first_ns, last_ns)?;
+                    self.uptime = uptime;
                     self.export_time_s = 0;
                 }
                 // A flow that ended after the uptime in the header would be taken for one of 49.7 days before.

@@ -12,6 +12,10 @@ use crate::manifest::{Recording, State};
 /// how commands that read them recognise these warnings.
 pub const LOST_BEFORE: &str = "lost before Strata";
 
+/// How the warning of a recording begins that ended before its input did, because its log could not be written. Logs
+/// contain it, as [`LOST_BEFORE`].
+pub const ENDED_EARLY: &str = "ended early, since the log could not be written";
+
 /// Packets that the recordings of a log should have logged, and that it lacks: not those that a mode, a policy or a
 /// filter left out, and not those that were deleted later. Recordings that are being written do not count.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
@@ -22,6 +26,9 @@ pub struct Losses {
     pub dropped: [u64; DropReason::ALL.len()],
     /// Recordings that were not closed, of which more may be lost.
     pub abrupt: Vec<AbruptEnd>,
+    /// Recordings that were closed before their input ended, since their log could not be written: packets that came
+    /// later are missing, too, and no recording has counted them.
+    pub early: Vec<u32>,
     /// Whether a recording was told of packets that were lost before it saw them.
     pub is_lost_before: bool,
 }
@@ -65,6 +72,7 @@ impl Losses {
                 texts.push(format!("lacks {}: {why}", count_of(dropped, "packet")));
             }
         }
+        texts.extend(self.early_text());
         texts.extend(self.abrupt_text(time));
         if self.is_lost_before {
             texts.push(String::from(
@@ -72,6 +80,20 @@ impl Losses {
             ));
         }
         texts
+    }
+
+    fn early_text(&self) -> Option<String> {
+        let how = "ended early, since the log could not be written";
+        match self.early[..] {
+            [] => None,
+            [id] => Some(format!(
+                "has a recording ({id}) that {how}: packets that came after its end may be missing, too"
+            )),
+            _ => Some(format!(
+                "has {} that {how}: packets that came after the end of each may be missing, too",
+                count_of(self.early.len() as u64, "recording")
+            )),
+        }
     }
 
     fn abrupt_text(&self, time: impl Fn(u64) -> String) -> Option<String> {
@@ -125,6 +147,10 @@ impl Losses {
         }
         let mut warnings = recording.warnings.iter();
         self.is_lost_before |= warnings.any(|warning| warning.starts_with(LOST_BEFORE));
+        let mut warnings = recording.warnings.iter();
+        if warnings.any(|warning| warning.starts_with(ENDED_EARLY)) {
+            self.early.push(recording.id);
+        }
     }
 }
 
@@ -244,6 +270,36 @@ mod tests {
             [
                 "has 2 recordings that ended abruptly (killed, a power failure, or a relay that was stopped): the last packets of each may be missing"
             ]
+        );
+    }
+
+    /// A full disk: no recording counts the packets that came after it had ended.
+    #[test]
+    fn an_early_end_is_said_besides_what_was_dropped() {
+        let early = |id, dropped: &[(DropReason, u64)]| Recording {
+            warnings: vec![format!("{ENDED_EARLY}: r0001: the disk is full")],
+            ..closed(id, dropped)
+        };
+        let mut losses = Losses::default();
+        let others = Recording {
+            warnings: vec![String::from("ended early: trace.pcap: damaged here")],
+            ..closed(1, &[])
+        };
+        losses.add(&others, Loss::default());
+        assert_eq!(losses, Losses::default());
+        losses.add(&early(2, &[(DropReason::DiskFull, 3)]), Loss::default());
+        assert_eq!((losses.packets(), &losses.early[..]), (3, &[2][..]));
+        assert_eq!(
+            texts(&losses),
+            [
+                "lacks 3 packets: the disk was full",
+                "has a recording (2) that ended early, since the log could not be written: packets that came after its end may be missing, too"
+            ]
+        );
+        losses.add(&early(3, &[]), Loss::default());
+        assert_eq!(
+            texts(&losses)[1],
+            "has 2 recordings that ended early, since the log could not be written: packets that came after the end of each may be missing, too"
         );
     }
 

@@ -271,6 +271,38 @@ impl Writer {
         let (recording, seed) = (self.shared.id, self.shared.hash_seed);
         let bytes = block.seal(recording, self.worker, self.blocks_begun, seed);
         let (header, len) = (header_of(bytes), bytes.len());
+        self.take_room(len as u64);
+        let placed = self.place(header, len);
+        if placed.is_err() {
+            self.landed(len as u64);
+        }
+        placed
+    }
+
+    /// Takes room in a log with a limit; may wait for it.
+    fn take_room(&mut self, len: u64) {
+        let Some(room) = self.shared.options.room.clone() else {
+            return;
+        };
+        if !room.take(len) {
+            self.wait_for_all();
+            room.wait(len);
+        }
+    }
+
+    /// Bytes for which there was room are in a file, or in none.
+    fn landed(&self, len: u64) {
+        if let Some(room) = &self.shared.options.room {
+            room.landed(len);
+        }
+    }
+
+    /// Finds or starts the file of a sealed block.
+    fn place(
+        &mut self,
+        header: BlockHeader,
+        len: usize,
+    ) -> Result<(Arc<OpenFile>, BlockHeader, usize), StoreError> {
         let next = Next {
             bytes: len as u64,
             last_ts_ns: (header.packets > 0).then_some(header.ts_max_ns),
@@ -353,6 +385,7 @@ impl Writer {
     /// Accounts for a block that is no longer in flight; they come in order.
     fn settle(&mut self, (placed, carried, outcome): Landed<Carrying<OwnBlock, Sealed>>) {
         let mut sealed = carried.with;
+        self.landed(sealed.len as u64);
         sealed.block.put_back(carried.block);
         self.note_busy();
         let file = placed.file();

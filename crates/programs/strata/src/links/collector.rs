@@ -5,8 +5,8 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd};
 use std::path::{Path, PathBuf};
 use std::str::FromStr as _;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::thread;
 
 use anyhow::{Context, Result, anyhow};
@@ -245,7 +245,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let (stop, reload) = (Arc::clone(&signals.stop), || signals.take_reload());
     let open =
         || -> Result<Collector> { Ok(Collector::open(listen(args)?, Arc::new(logging::notice))?) };
-    let (outcome, recorded) = match (&args.write, &args.output) {
+    let (outcome, dropped, recorded) = match (&args.write, &args.output) {
         (Some(path), _) if path.as_os_str() == "-" => {
             if stdout().is_terminal() {
                 return Err(refuse(
@@ -254,7 +254,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             }
             let output = stdout().as_fd().try_clone_to_owned()?;
             let output = Outlet::open("standard output", output, &stop)?;
-            (open()?.run(output, &stop, reload)?, Ok(()))
+            (open()?.run(output, &stop, reload)?, None, Ok(()))
         }
         (Some(path), _) => {
             // A pipe is opened only once it has a reader.
@@ -263,7 +263,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             }
             let (collector, tell): (_, Tell) = (open()?, Arc::new(logging::notice));
             let output = Outlet::create(path, &args.group.owner()?, &stop, &tell)?;
-            (collector.run(output, &stop, reload)?, Ok(()))
+            (collector.run(output, &stop, reload)?, None, Ok(()))
         }
         (None, Some(log)) => {
             let spec = listen(args)?;
@@ -273,19 +273,22 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         }
         (None, None) => return Err(refuse("-w FILE or -o DIR is missing")),
     };
-    let shown = show(&outcome);
+    let shown = show(&outcome, dropped);
     // A failure is returned even without a reader for what came.
     recorded?;
     outcome.failure.map_or(shown, |failure| Err(failure.into()))
 }
 
-/// Records what is collected, through a pipe; returns what came, and what became of the recording.
+/// What came, the packets that a recording of them dropped, and what became of that.
+type Recorded = (CollectorOutcome, Option<u64>, Result<()>);
+
+/// Records what is collected, through a pipe.
 fn recorded(
     collector: Collector,
     board: Arc<CollectorBoard>,
     (args, log): (&Args, &Path),
     (stop, reload): (&AtomicBool, impl FnMut() -> bool + Send),
-) -> Result<(CollectorOutcome, Result<()>)> {
+) -> Result<Recorded> {
     let named = || format!("{}: cannot record into this log", log.display());
     let (reader, writer) = pipe().context("cannot create a pipe")?;
     let state = args.controller.is_some().then(|| args.state.clone());
@@ -314,29 +317,39 @@ fn recorded(
     // Confines this process, so no thread may have been started.
     let recording = record::Stream::start((input, stream), log_spec, kept, steering);
     let recording = recording.with_context(named)?;
+    let taken = OnceLock::new();
     thread::scope(|scope| {
         let collecting = thread::Builder::new()
             .name("strata-collector".into())
             .spawn_scoped(scope, || {
-                collector.run(Outlet::own(writer.into(), stop), stop, reload)
+                collector.run(Outlet::own(writer.into(), stop, &taken), stop, reload)
             })
             .context("cannot start a thread")?;
-        let recorded = recording.ended();
-        // If recording has failed, collecting ends too: it has lost its reader.
+        let (ledger, recorded) = recording.ended();
+        // If recording has failed, collecting ends too: it has lost its reader. What the pipe holds is not recorded.
+        let _ = taken.set(ledger.seen.packets);
         stop.store(true, Ordering::Relaxed);
         drop(reader);
         let collected = collecting
             .join()
             .map_err(|_| anyhow!("the collector failed; its counters are lost"))?;
         match collected {
-            Ok(collected) => Ok((collected, recorded.with_context(named))),
+            Ok(mut collected) => {
+                // Also if it failed at the end, after the collector had written everything to the pipe.
+                let counts = &mut collected.counts;
+                counts.not_written = counts.packets.saturating_sub(ledger.seen.packets);
+                let dropped = ledger.dropped.iter();
+                let dropped = dropped.fold(0_u64, |sum, of| sum.saturating_add(of.packets));
+                Ok((collected, Some(dropped), recorded.with_context(named)))
+            }
             Err(error) => recorded.with_context(named).and(Err(error.into())),
         }
     })
 }
 
-/// Prints what came from whom on standard error: standard output may be the stream.
-fn show(outcome: &CollectorOutcome) -> Result<()> {
+/// Prints what came from whom on standard error: standard output may be the stream. `dropped` packets reached a recording
+/// that did not log them; `None` without a log.
+fn show(outcome: &CollectorOutcome, dropped: Option<u64>) -> Result<()> {
     let mut out = stderr().lock();
     for from in &outcome.from {
         let name = match from.name.is_empty() {
@@ -377,9 +390,19 @@ fn show(outcome: &CollectorOutcome) -> Result<()> {
         grouped(counts.too_many),
         count_of(counts.socket_drops, "message"),
     )?;
-    if counts.not_written > 0 {
-        let packets = count_of(counts.not_written, "packet");
-        writeln!(out, "{packets} arrived and could not be written")?;
+    match (counts.not_written, dropped) {
+        (0, None | Some(0)) => {}
+        (not_written, None) => {
+            let packets = count_of(not_written, "packet");
+            writeln!(out, "{packets} arrived and could not be written")?;
+        }
+        (after, Some(dropped)) => writeln!(
+            out,
+            "{} arrived and are not in the log: {} dropped by the recording, {} after its end",
+            count_of(after.saturating_add(dropped), "packet"),
+            grouped(dropped),
+            grouped(after),
+        )?,
     }
     Ok(())
 }

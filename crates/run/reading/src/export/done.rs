@@ -23,6 +23,9 @@ pub(super) struct FlowCounts {
     pub(super) crowded_out: u64,
     /// Flows whose records are too long for the stream.
     pub(super) too_long: u64,
+    /// Flows that the collector's protocol cannot say, and why.
+    pub(super) unfit: u64,
+    pub(super) why_unfit: Option<&'static str>,
 }
 
 /// What was written, and what is missing.
@@ -46,6 +49,7 @@ pub(super) struct Answer {
     records: Option<u64>,
     crowded_out: Option<u64>,
     too_long: Option<u64>,
+    unfit: Option<u64>,
     duplicates: Option<u64>,
     emptied: Option<u64>,
     files: Option<u64>,
@@ -66,6 +70,8 @@ impl Done {
                 records: exported.records,
                 crowded_out: exported.crowded_out,
                 too_long,
+                unfit: exported.unfit,
+                why_unfit: exported.why_unfit,
             }),
             damage: exported.damage,
             left_out: exported.left_out,
@@ -112,6 +118,11 @@ impl Done {
                 "{} left out: too long for the stream",
                 text::count_of(counts.too_long, "flow")
             ),
+            Count::Flows(FlowCounts {
+                unfit,
+                why_unfit: Some(why),
+                ..
+            }) => bail!("{} left out: {why}", text::count_of(*unfit, "flow")),
             _ => Ok(()),
         }
     }
@@ -128,6 +139,7 @@ impl Done {
             records: flows.map(|counts| counts.records),
             crowded_out: flows.map(|counts| counts.crowded_out),
             too_long: flows.map(|counts| counts.too_long),
+            unfit: flows.map(|counts| counts.unfit),
             duplicates: self.doubles,
             emptied: self.written.emptied,
             files: self.written.files,

@@ -137,11 +137,15 @@ impl Key {
         Ok([end(key.low)?, end(key.high)?])
     }
 
-    /// The address that this is.
-    pub(super) fn address(&self) -> Option<IpAddr> {
+    /// The address that this is, or the two of a pair: as text, and as an IP address if it is one.
+    pub(super) fn addresses(&self) -> Vec<(String, Option<IpAddr>)> {
+        let described = |family: AddressFamily, address: u128| {
+            (address_text(family, address), ip_addr(family, address))
+        };
         match self {
-            Self::Host(family, address) => ip_addr(*family, *address),
-            _ => None,
+            Self::Host(family, address) => vec![described(*family, *address)],
+            Self::Pair(family, pair) => pair.map(|end| described(*family, end)).into(),
+            _ => Vec::new(),
         }
     }
 

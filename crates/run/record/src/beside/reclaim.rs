@@ -1,48 +1,44 @@
 //! Frees space on a disk that is nearly full, or in a log with a size limit, alongside the
 //! recording.
 
+mod allowance;
+
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use strata_archive::{ArchiveError, Pruned, make_room_except};
 use strata_role::{Result, require_valid};
 use strata_sandbox::Role;
-use strata_store::{Disk, RealDisk};
+use strata_store::{Disk, FileKind, RealDisk, Room};
 use strata_wire::{grouped, human_bytes};
 
-/// How long to wait before trying again.
-const AGAIN_AFTER: Duration = Duration::from_secs(5);
+use allowance::{AGAIN_AFTER, Allowance};
 
-/// How often the log is measured.
-const MEASURE_EVERY: Duration = Duration::from_millis(100);
-/// Space is freed ahead for the growth of this many intervals: deleting takes no longer.
-const TIMES_AHEAD: u64 = 5;
+pub(crate) use allowance::{Growth, Limit};
 
 /// Block files of each worker that a limited log must hold: with fewer, whole files cannot be
 /// deleted in time.
 const FILES_WITHIN_LIMIT: u64 = 4;
 
-/// A size that the log keeps below.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Limit {
-    pub(crate) bytes: u64,
-    /// The least space to free: a file of each worker.
-    pub(crate) reserve: u64,
-}
-
-/// Deletes the least important data of a log, on a thread of its own.
+/// Deletes the least important data of a log: for a disk that is nearly full when it is asked to, for a limit on a
+/// thread of its own.
 pub(crate) struct Reclaim {
     dir: PathBuf,
-    limit: Option<Limit>,
-    measured: Instant,
-    /// Bytes when last measured, and the largest recent growth per interval.
-    size: u64,
-    growth: u64,
+    limit: Option<Arc<Allowance>>,
+    /// Reports of the thread that keeps to the limit, once it runs.
+    kept: Option<Receiver<String>>,
     running: Option<JoinHandle<Result<Pruned, ArchiveError>>>,
+    said: Said,
+}
+
+/// What deleting led to, and what to say of it.
+#[derive(Default)]
+struct Said {
     /// When it was last tried, and whether in vain.
     last: Option<(Instant, bool)>,
     /// Damaged block files, of which what policies protect cannot be taken out.
@@ -73,41 +69,64 @@ impl Reclaim {
     pub(crate) fn new(dir: &Path, limit: Option<Limit>) -> Self {
         Self {
             dir: dir.to_owned(),
-            limit,
-            measured: Instant::now(),
-            size: 0,
-            growth: 0,
+            limit: limit.map(|limit| Arc::new(Allowance::new(limit))),
+            kept: None,
             running: None,
-            last: None,
-            not_split: BTreeSet::new(),
+            said: Said::default(),
         }
     }
 
+    /// What writers of a log with a limit ask.
+    pub(crate) fn room(&self) -> Option<Arc<dyn Room>> {
+        let room = self.limit.clone()?;
+        Some(room)
+    }
+
     /// Sets the bytes of files being written from now on.
-    pub(crate) fn set_reserve(&mut self, bytes: u64) {
-        if let Some(limit) = &mut self.limit {
-            // Even if the log is too small for its writers, half of it is kept.
-            limit.reserve = bytes.min(limit.bytes / 2);
+    pub(crate) fn set_reserve(&self, bytes: u64) {
+        if let Some(limit) = &self.limit {
+            limit.set_reserve(bytes);
         }
     }
 
     /// Starts deleting if needed; returns what to report.
     pub(crate) fn look(&mut self, bytes_to_remove: Option<u64>) -> Option<String> {
+        self.keep_to_limit()
+            .or_else(|| self.look_at_disk(bytes_to_remove))
+    }
+
+    /// Starts the thread that keeps to the limit: not before this process is confined. Returns what that reports.
+    fn keep_to_limit(&mut self) -> Option<String> {
+        let limit = self.limit.as_ref()?;
+        if let Some(kept) = &self.kept {
+            return kept.try_recv().ok();
+        }
+        let (tell, kept) = channel();
+        self.kept = Some(kept);
+        let (dir, room) = (self.dir.clone(), Arc::clone(limit));
+        let thread = thread::Builder::new().name("strata-limit".into());
+        let started = thread.spawn(move || {
+            strata_role::sandbox::thread(Role::Files);
+            keep_below(&dir, &room, &tell);
+        });
+        let error = started.err()?;
+        limit.end();
+        self.said.of(Err(error.to_string()))
+    }
+
+    fn look_at_disk(&mut self, bytes_to_remove: Option<u64>) -> Option<String> {
         if let Some(thread) = self.running.take_if(|thread| thread.is_finished()) {
             let problem = "the thread that deletes has failed";
             let outcome = thread.join().map_err(|_| problem.to_owned());
             let outcome = outcome.and_then(|done| done.map_err(|error| error.to_string()));
-            return self.tell(outcome);
+            return self.said.of(outcome);
         }
-        let bytes = bytes_to_remove.max(self.above_the_limit())?;
-        let early = self
-            .last
-            .is_some_and(|(at, useless)| useless && at.elapsed() < AGAIN_AFTER);
-        if self.running.is_some() || early {
+        let bytes = bytes_to_remove?;
+        if self.running.is_some() || self.said.is_early() {
             return None;
         }
         let disk: Arc<dyn Disk> = Arc::new(RealDisk::at(&self.dir));
-        let not_split = self.not_split.clone();
+        let not_split = self.said.not_split.clone();
         let work = move || {
             strata_role::sandbox::thread(Role::Files);
             make_room_except(&disk, bytes, &not_split)
@@ -120,28 +139,54 @@ impl Reclaim {
                 self.running = Some(thread);
                 None
             }
-            Err(error) => self.tell(Err(error.to_string())),
+            Err(error) => self.said.of(Err(error.to_string())),
         }
     }
+}
 
-    /// Bytes by which the log would exceed the limit with what may arrive soon.
-    fn above_the_limit(&mut self) -> Option<u64> {
-        let limit = self.limit?;
-        if self.running.is_some() || self.measured.elapsed() < MEASURE_EVERY {
-            return None;
+impl Drop for Reclaim {
+    /// Writers that are left wait for nothing.
+    fn drop(&mut self) {
+        if let Some(limit) = &self.limit {
+            limit.end();
         }
-        self.measured = Instant::now();
-        let size = bytes_below(&self.dir);
-        let grown = size.saturating_sub(std::mem::replace(&mut self.size, size));
-        self.growth = grown.max(self.growth - self.growth / 8);
-        // With less than half of the log left there may be nothing to delete.
-        let ahead = (self.growth * TIMES_AHEAD).min(limit.bytes / 2);
-        let ahead = ahead.max(limit.reserve);
-        let above = (size + ahead).saturating_sub(limit.bytes);
-        (above > 0).then_some(above)
+    }
+}
+
+/// Deletes whenever a log has not enough space left below its limit, until nothing more is written.
+fn keep_below(dir: &Path, room: &Allowance, tell: &Sender<String>) {
+    let disk: Arc<dyn Disk> = Arc::new(RealDisk::at(dir));
+    let mut said = Said::default();
+    while let Some(before) = room.until_due() {
+        let size = bytes_below(dir);
+        // Compaction writes a part before it deletes the block file.
+        let is_compacted = dir.join(FileKind::Packets.dir()).exists();
+        let Some(above) = room.measured(before, size, is_compacted) else {
+            continue;
+        };
+        if said.is_early() {
+            continue;
+        }
+        let outcome = make_room_except(&disk, above, &said.not_split);
+        let text = said.of(outcome.map_err(|error| error.to_string()));
+        match said.is_early() {
+            true => room.in_vain(),
+            false => room.helped(),
+        }
+        // Without a recording there is no one to tell.
+        text.into_iter().for_each(|text| drop(tell.send(text)));
+    }
+}
+
+impl Said {
+    /// Whether the last attempt was in vain, and not long ago.
+    fn is_early(&self) -> bool {
+        self.last
+            .is_some_and(|(at, useless)| useless && at.elapsed() < AGAIN_AFTER)
     }
 
-    fn tell(&mut self, outcome: Result<Pruned, String>) -> Option<String> {
+    /// Takes in an outcome; returns what to report.
+    fn of(&mut self, outcome: Result<Pruned, String>) -> Option<String> {
         let known = self.last.is_some_and(|(_, useless)| useless);
         if let Ok(pruned) = &outcome {
             let for_good = pruned.not_split.iter().filter(|one| one.for_good);

@@ -15,10 +15,12 @@ use strata_policy::WorkerCounts;
 use strata_relay::{Link, LinkOptions, LinkReport, OnNews, OnShortage, Transport};
 use strata_role::{Notice, RoleError, Tell};
 use strata_sandbox::{Owner, Role, User};
-use strata_store::{About, DetailKept, DiskChoice, FlowTable, Recorder, RecorderOptions, WhenFull};
+use strata_store::{
+    About, DetailKept, DiskChoice, FlowTable, Recorder, RecorderOptions, Room, WhenFull,
+};
 use strata_wire::Printable;
 
-use crate::beside::reclaim::Limit;
+use crate::beside::reclaim::{Growth, Limit};
 use crate::error::{At as _, Result};
 use crate::notice::RecordNotice;
 use crate::setup::log_dir::log_directory;
@@ -78,20 +80,24 @@ impl DestinationSpec {
         }
     }
 
-    /// The log's size limit, with this many workers.
-    pub(crate) fn limit(&self, workers: u16) -> Option<Limit> {
+    /// The log's size limit, with this many workers. A live capture loses packets if they wait.
+    pub(crate) fn limit(&self, workers: u16, is_live: bool) -> Option<Limit> {
         let Self::Log(log) = self else {
             return None;
         };
         Some(Limit {
             bytes: log.bytes_max?,
-            reserve: log.recorder.rotate_bytes * u64::from(workers),
+            reserve: log.recorder.rotate_bytes.saturating_mul(u64::from(workers)),
+            growth: match is_live {
+                true => Growth::Asks,
+                false => Growth::Waits,
+            },
         })
     }
 
     /// Fails if this many workers cannot stay below the limit.
     pub(crate) fn check_limit(&self, workers: u16) -> strata_role::Result<()> {
-        match (self, self.limit(workers)) {
+        match (self, self.limit(workers, true)) {
             (Self::Log(log), Some(limit)) => limit.check(log.recorder.rotate_bytes, workers),
             _ => Ok(()),
         }
@@ -133,17 +139,17 @@ impl DestinationSpec {
         }
     }
 
-    /// Starts a recording with this many workers.
+    /// Starts a recording with this many workers, which ask for `room` in a log with a limit.
     pub(crate) fn start(
         &self,
         about: &About,
         workers: u16,
-        controller: &Arc<Controller>,
+        (controller, room): (&Arc<Controller>, Option<Arc<dyn Room>>),
         stop: &Arc<AtomicBool>,
         tell: &Tell,
     ) -> Result<(Recording, Vec<BlockSink>)> {
         match self {
-            Self::Log(log) => start_log(log, &self.owner(None), about, workers, tell),
+            Self::Log(log) => start_log((log, room), &self.owner(None), about, workers, tell),
             Self::Relay(link) => {
                 let mut links = Vec::new();
                 let mut sinks = Vec::new();
@@ -214,7 +220,7 @@ fn nowhere() -> Result<BlockSink> {
 }
 
 fn start_log(
-    log: &LogSpec,
+    (log, room): (&LogSpec, Option<Arc<dyn Room>>),
     owner: &Owner,
     about: &About,
     workers: u16,
@@ -229,6 +235,7 @@ fn start_log(
     }
     let options = RecorderOptions {
         on_thread: || strata_role::sandbox::thread(Role::Writer),
+        room,
         ..log.recorder.clone()
     };
     let (recorder, sinks) = Recorder::start_workers(Arc::new(disk), options, about, workers)?;

@@ -150,10 +150,12 @@ result = groupby(tcps, [srcip, dstip, srcport, dstport, proto, switch], oos_coun
 def again([count, next, seen], [tcpseq, payload_len, tcpflags]):
     # A SYN begins another connection.
     if tcpflags / 2 - tcpflags / 4 * 2 == 1 { seen = 0; }
-    end = tcpseq + payload_len
-    # A keep-alive repeats the last byte.
+    # A FIN takes a sequence number, after the payload.
+    fin = tcpflags - tcpflags / 2 * 2
+    end = tcpseq + payload_len + fin
+    # A keep-alive repeats the last byte, and has no FIN.
     if seen == 1 and payload_len > 0 and before(tcpseq, next)
-        and (payload_len > 1 or before(end, next) or before(next, end)) { count = count + 1; }
+        and (payload_len > 1 or fin == 1 or before(end, next) or before(next, end)) { count = count + 1; }
     if seen == 0 or before(next, end) { next = end; }
     seen = 1
 

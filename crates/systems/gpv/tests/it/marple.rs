@@ -194,12 +194,14 @@ fn naive_tcp(name: &str, packets: &[Packet]) -> Rows {
                 if packet.tcp_flags & 2 != 0 {
                     *next = None;
                 }
+                let fin = u64::from(packet.tcp_flags & 1);
+                let end = seq + len + fin;
                 if let Some(next) = *next {
-                    let is_probe = len == 1 && (seq + 1) % (1 << 32) == next % (1 << 32);
+                    let is_probe = (len, fin) == (1, 0) && end % (1 << 32) == next % (1 << 32);
                     *count += u64::from(len > 0 && is_before(seq, next) && !is_probe);
                 }
-                if next.is_none_or(|next| is_before(next, seq + len)) {
-                    *next = Some(seq + len);
+                if next.is_none_or(|next| is_before(next, end)) {
+                    *next = Some(end);
                 }
             }
             flows
@@ -605,6 +607,42 @@ fn sequence_numbers_wrap() {
     assert_eq!(count("tcp-non-monotonic", "nm_count"), Value::Int(1));
     // The first one, the one that came again, and the one after it.
     assert_eq!(count("tcp-out-of-sequence", "count"), Value::Int(3));
+}
+
+/// A single byte is a keep-alive if it is the last one sent, and no FIN: not if a FIN has taken the number after it, and
+/// not with a FIN. (Wireshark marks these as out of order and as a retransmission.)
+#[test]
+fn a_byte_around_a_fin_is_no_keep_alive() {
+    const ACK: u8 = 0x10;
+    const FIN: u8 = 0x11;
+    let first = small(1)[0];
+    let counted = |segments: &[(u32, u8, u32)]| {
+        let packets: Vec<Packet> = segments
+            .iter()
+            .map(|&(tcp_seq, tcp_flags, payload_len)| Packet {
+                tcp_seq,
+                tcp_flags: tcp_flags.into(),
+                payload_len,
+                ..first
+            })
+            .collect();
+        let shipped = shipped("tcp-retransmissions").unwrap();
+        let mut query = run(shipped.text, Limits::default(), &packets);
+        let answer = query.answer();
+        let column = answer.names.iter().position(|name| name == "count");
+        answer.rows[0][column.unwrap()]
+    };
+    // Keep-alives.
+    assert_eq!(counted(&[(100, ACK, 50), (149, ACK, 1)]), Value::Int(0));
+    assert_eq!(counted(&[(100, ACK, 50), (149, ACK, 0)]), Value::Int(0));
+    // The last byte, after an empty FIN.
+    let late = [(100, ACK, 50), (150, FIN, 0), (149, ACK, 1)];
+    assert_eq!(counted(&late), Value::Int(1));
+    // A FIN with a byte, again; and a byte that comes again with the FIN.
+    assert_eq!(counted(&[(100, FIN, 1), (100, FIN, 1)]), Value::Int(1));
+    assert_eq!(counted(&[(100, ACK, 1), (100, FIN, 1)]), Value::Int(1));
+    // A FIN again, without payload.
+    assert_eq!(counted(&[(100, FIN, 0), (100, FIN, 0)]), Value::Int(0));
 }
 
 #[test]

@@ -6,7 +6,8 @@
 //! the exporter had been started again. So the times of all flows are exact to the millisecond, however old a log is,
 //! and no uptime wraps around.
 
-use std::io;
+use std::error::Error;
+use std::{fmt, io};
 
 /// Time between the start and the first flow: later ones may have begun earlier, and need no other start.
 const BEFORE_MS: u64 = 86_400_000;
@@ -80,6 +81,26 @@ fn around(first_ns: u64, last_ns: u64) -> (u64, u64) {
     (begin_ms, end_s.saturating_mul(1_000))
 }
 
-fn unfit(why: &str) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, why)
+fn unfit(why: &'static str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, Unfit(why))
+}
+
+/// Why the protocol cannot say the times of a flow.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Unfit(&'static str);
+
+impl fmt::Display for Unfit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.0)
+    }
+}
+
+impl Error for Unfit {}
+
+impl Unfit {
+    /// The reason, if an error is about a flow, and not about the output.
+    pub(crate) fn of(error: &io::Error) -> Option<&'static str> {
+        let unfit = error.get_ref()?.downcast_ref::<Self>()?;
+        Some(unfit.0)
+    }
 }

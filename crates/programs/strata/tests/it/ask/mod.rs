@@ -79,7 +79,9 @@ fn shipped_queries_equal_naive_programs_over_what_tshark_says() {
 #[test]
 fn retransmissions_are_what_tshark_marks() {
     let mut all = 0;
-    for trace in ["ad-attacks", "cic2017-sqli", "cic2019-webddos"].map(labelled) {
+    let mut differ = Vec::new();
+    let traces = ["ad-attacks", "cic2017-sqli", "cic2019-webddos", "mix-test"];
+    for trace in traces.map(labelled) {
         let mut marked: HashMap<String, u64> = HashMap::new();
         for packet in dissected(&trace).iter().filter(|packet| packet.is_tcp) {
             *marked.entry(packet.flow.clone()).or_default() += u64::from(packet.is_again);
@@ -94,16 +96,20 @@ fn retransmissions_are_what_tshark_marks() {
         });
         let counted: HashMap<String, u64> = counted.collect();
         for (flow, count) in &marked {
-            assert_eq!(
-                counted.get(flow),
-                Some(count),
-                "{flow} of {}",
-                trace.display()
-            );
+            let counted: u64 = counted[flow];
+            if counted != *count {
+                differ.push((trace.display().to_string(), counted, *count));
+            }
         }
         all += marked.values().sum::<u64>();
     }
-    assert!(all > 20, "{all}");
+    assert!(all > 600, "{all}");
+    // One segment of mix-test was sent before it was captured: Wireshark knows it from the other side's ACK.
+    let [(trace, counted, marked)] = differ.as_slice() else {
+        panic!("{differ:?}");
+    };
+    assert!(trace.contains("mix-test"), "{differ:?}");
+    assert_eq!(counted + 1, *marked, "{differ:?}");
 }
 
 /// Runs it; what it says if it ends with this status.

@@ -175,6 +175,68 @@ fn a_file_that_cannot_grow_is_named_and_what_came_is_counted() {
     check_written(&said, written, came);
 }
 
+/// The files of its log may not become longer: of the packets that arrived, each is in the log, or in one count.
+#[test]
+fn packets_that_a_log_that_cannot_grow_lacks_are_counted_once() {
+    if !may_use_kernel("a large socket buffer") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let (log, socket) = (dir.path().join("log"), dir.path().join("socket"));
+    let mut command = Command::new("sh");
+    let limited = "trap '' XFSZ; ulimit -f 6000; exec \"$0\" \"$@\"";
+    command.args(["-c", limited]).arg(strata().get_program());
+    let more = [
+        "--mode",
+        "log-all",
+        "-o",
+        log.to_str().unwrap(),
+        "--socket",
+        socket.to_str().unwrap(),
+    ];
+    let collector = Collector::start(command, &[&LISTEN[..], &more].concat());
+    let mut sender = Sender::new(collector.port, 1);
+    sender.announce(false);
+    for _ in 0..10_000 {
+        // The collector may have ended.
+        let datagram = sender.datagram();
+        let _ = sender.socket.send(&datagram);
+    }
+    let said = collector.ended_with(1);
+    let number = |text: &str| -> u64 {
+        let digits = text.chars().filter(char::is_ascii_digit);
+        digits.collect::<String>().parse().unwrap()
+    };
+    let (_, came) = line_of(&said).split_once("4711): ").unwrap();
+    let came = number(came.split_once(" packets").unwrap().0);
+    let is_it = |line: &&str| line.contains("arrived and are not in the log");
+    let line = said.lines().find(is_it).unwrap_or_else(|| panic!("{said}"));
+    let (not_logged, parts) = line.split_once(" packets arrived").unwrap();
+    let (dropped, after) = parts.split_once(" dropped by the recording, ").unwrap();
+    let (not_logged, dropped, after) = (number(not_logged), number(dropped), number(after));
+    assert!(after > 0 && not_logged == dropped + after, "{line}");
+
+    let info = ok(strata().args(["info", "--json"]).arg(&log));
+    let info: serde_json::Value = serde_json::from_str(&info).unwrap();
+    let accounting = &info[0]["accounting"];
+    let reasons = accounting["dropped"].as_array().unwrap().iter();
+    let counted: u64 = reasons.map(|reason| reason[1][0].as_u64().unwrap()).sum();
+    assert_eq!(dropped, counted, "{accounting}");
+    let logged = accounting["logged"][0].as_u64().unwrap();
+    assert_eq!(logged + not_logged, came, "{accounting} {said}");
+    // The log has them.
+    let file = dir.path().join("back.pcapng");
+    let mut export = strata();
+    let output = export.arg("export").arg(&log).arg("-w").arg(&file).output();
+    let told = String::from_utf8(output.unwrap().stderr).unwrap();
+    let written = whole_packets(&std::fs::read(&file).unwrap()) as u64;
+    assert_eq!(written, logged, "{told}");
+    assert!(
+        told.contains("has a recording (1) that ended early, since the log could not be written"),
+        "{told}"
+    );
+}
+
 /// Checks the reported numbers of packets that were written, and of those that were not.
 fn check_written(said: &str, written: usize, came: usize) {
     assert!(

@@ -88,6 +88,8 @@ impl Sink {
 #[derive(Default)]
 struct Arrived {
     headers: Vec<(Packet, u16)>,
+    /// Of these headers, the classes.
+    classes: Vec<u8>,
     packets: Vec<(Packet, u16)>,
     counters: BTreeMap<Kind, SequenceCounters>,
     announced: Vec<Announcement>,
@@ -110,7 +112,10 @@ fn arrived(datagrams: &[Vec<u8>]) -> Arrived {
                 continue;
             }
             Kind::Headers => {
-                let take = |_, header: &Header<'_>| all.headers.push(kept(header));
+                let take = |_, header: &Header<'_>| {
+                    all.headers.push(kept(header));
+                    all.classes.push(header.label.class);
+                };
                 headers.read(bytes, take).unwrap();
             }
             Kind::Packets => {
@@ -255,6 +260,51 @@ fn what_is_exported_does_not_need_a_log() {
     assert_eq!((headers.len(), headers), (count, expected));
     let left: Vec<_> = std::fs::read_dir(dir.path()).unwrap().flatten().collect();
     assert_eq!(left.len(), 1, "{left:?}");
+}
+
+/// A packet has the same class whether there is a log or not; `drop` spares the classification.
+#[test]
+fn packets_are_exported_with_their_class_without_a_log() {
+    let dir = tempfile::tempdir().unwrap();
+    let policies = "[[policy]]\nmatch = 'ip or ip6'\naction = 'header -> here'\n";
+    let classes = |default: &str, log: Option<&Path>| {
+        let sink = Sink::start();
+        let to = format!("udp://127.0.0.1:{}", sink.port);
+        let config = configured(dir.path(), &to, policies);
+        let mut command = strata();
+        command.args(["record", "-r"]).arg(capture());
+        command.args(["--default", default, "--hash-seed", "1"]);
+        command.arg("--config").arg(&config);
+        if let Some(log) = log {
+            command.arg("-o").arg(log);
+        }
+        let output = command.output().unwrap();
+        let told = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "{told}");
+        (arrived(&sink.datagrams()).classes, told)
+    };
+    let log = dir.path().join("log");
+    let (with_log, _) = classes("classify", Some(&log));
+    let (without, told) = classes("classify", None);
+    assert!(told.contains("sent with the class"), "{told}");
+    assert!(!with_log.is_empty() && with_log == without);
+    // As many of each class as the log has.
+    let info = ok(strata().args(["info", "--json"]).arg(&log));
+    let info: Value = serde_json::from_str(&info).unwrap();
+    for (number, name) in [(0, "benign"), (1, "anomalous")] {
+        let counts = info[0]["counts"].as_array().unwrap().iter();
+        let of_class = counts.filter(|count| count["class"] == name);
+        let logged: u64 = of_class
+            .map(|count| count["packets"].as_u64().unwrap())
+            .sum();
+        let exported = without.iter().filter(|&&class| class == number).count();
+        assert!(
+            logged > 10 && exported as u64 == logged,
+            "{name}: {exported}"
+        );
+    }
+    let (dropped, _) = classes("drop", None);
+    assert!(dropped.len() == without.len() && dropped.iter().all(|&class| class == u8::MAX));
 }
 
 #[test]

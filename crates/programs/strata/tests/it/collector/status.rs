@@ -14,7 +14,6 @@ use strata_testkit::{may_use_kernel, workspace_root};
 
 use super::ends::Sender;
 use super::{PACKETS, capture, configured};
-use crate::common::agents::until;
 use crate::common::collecting::Collector;
 use crate::common::program::{failed, ok, record, refused, strata};
 use crate::common::recording::wait_for;
@@ -252,7 +251,7 @@ fn a_disk_limit_holds_for_a_log_of_what_is_collected() {
         wait_for(&socket, "what was sent", |status| {
             status["collector"]["packets"] == sent
         });
-        until("room in the log", || bytes_below(&log) <= LIMIT);
+        assert!(bytes_below(&log) <= LIMIT);
     }
     let page = ok(strata().args(["status", "--socket"]).arg(&socket));
     assert!(page.contains(" to make room on the disk"), "{page}");
@@ -270,6 +269,37 @@ fn a_disk_limit_holds_for_a_log_of_what_is_collected() {
     let (there, deleted) = (sum(&info[0]["counts"]), sum(&info[0]["deleted"]));
     assert_eq!(there + deleted, sent, "{info}");
     assert!(deleted > there, "{info}");
+    // Not more than is needed: a file has 1 MiB.
+    let left = bytes_below(&log);
+    assert!(left > LIMIT * 3 / 4 && left <= LIMIT, "{left}");
+}
+
+/// However fast packets come, nothing is deleted of a log that ends below its limit.
+#[test]
+fn a_log_that_stays_below_its_disk_limit_keeps_everything() {
+    if !may_use_kernel("a large socket buffer") {
+        return;
+    }
+    const LIMIT: u64 = 8 << 20;
+    let dir = tempfile::tempdir().unwrap();
+    let (socket, log) = (dir.path().join("sock"), dir.path().join("log"));
+    let limited = ["--mode", "log-all", "-C", "2MiB", "--disk-limit", "8MiB"];
+    let collector = started(&socket, ("-o", &log), &limited);
+    let mut sender = Sender::new(collector.port, 1);
+    sender.announce(false);
+    let sent = 6_500;
+    sender.send(sent);
+    wait_for(&socket, "what was sent", |status| {
+        status["collector"]["packets"] == sent
+    });
+    let said = collector.stopped();
+    assert!(!said.contains("to make room"), "{said}");
+    let bytes = bytes_below(&log);
+    assert!(bytes > LIMIT * 3 / 4 && bytes <= LIMIT, "{bytes}");
+    let info = ok(strata().args(["info", "--json"]).arg(&log));
+    let info: Value = serde_json::from_str(&info).unwrap();
+    assert_eq!(info[0]["deleted"], serde_json::json!([]), "{info}");
+    assert_eq!(info[0]["in_log"]["packets"], sent, "{info}");
 }
 
 /// A collector whose pipe has no reader yet answers, and what arrived meanwhile is written once there is one.

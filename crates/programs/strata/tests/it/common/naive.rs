@@ -201,12 +201,14 @@ fn naive_tcp(name: &str, packets: &[Dissected]) -> HashMap<String, String> {
             let mut flows: HashMap<&str, (u64, Option<u64>)> = HashMap::new();
             for p in tcp() {
                 let (count, next) = flows.entry(&p.flow).or_default();
-                let end = p.seq + p.payload;
+                let fin = p.flags & 1;
+                let end = p.seq + p.payload + fin;
                 if p.flags & 2 != 0 {
                     *next = None;
                 }
                 if let Some(next) = *next {
-                    let is_probe = p.payload == 1 && end % (1 << 32) == next % (1 << 32);
+                    let is_last = end % (1 << 32) == next % (1 << 32);
+                    let is_probe = (p.payload, fin) == (1, 0) && is_last;
                     let is_again = p.payload > 0 && is_before(p.seq, next) && !is_probe;
                     *count += u64::from(is_again);
                 }

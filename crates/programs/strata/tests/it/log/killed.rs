@@ -202,6 +202,22 @@ fn an_abrupt_end_is_said_even_if_no_packet_is_known_to_be_lost() {
     }
 }
 
+/// A full disk has ended a recording: nothing has counted the packets that came later.
+#[test]
+fn an_early_end_is_said_even_if_no_packet_is_known_to_be_lost() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = dir.path().join("log");
+    described(&log, |recording| {
+        let why = "ended early, since the log could not be written: the disk is full";
+        recording.warnings.push(String::from(why));
+    });
+    let what = "has a recording (1) that ended early, since the log could not be written";
+    for (command, told) in all_say(&log, what) {
+        assert_eq!(told["lost_packets"], 0, "{command}: {told:#}");
+        assert_eq!(told["complete"], command == "verify", "{command}: {told:#}");
+    }
+}
+
 #[test]
 fn packets_that_a_full_disk_cost_are_said() {
     let dir = tempfile::tempdir().unwrap();

@@ -685,6 +685,17 @@ fn tls_secrets_are_in_a_file_as_editcap_puts_them_there() {
         said.contains("keys.log:2: neither a comment nor a TLS secret"),
         "{said}"
     );
+    // Nothing is decrypted with a file that has no secrets.
+    for none in ["", "# of a browser\n\n"] {
+        fs::write(&keys, none).unwrap();
+        let (code, said) = run(&mut export());
+        assert_eq!(code, Some(0), "{said}");
+        assert!(
+            said.contains("keys.log: this file has no TLS secrets"),
+            "{said}"
+        );
+        assert_eq!(secrets(&with).len(), 0);
+    }
     let mut csv = strata();
     csv.arg("export").arg(&log).arg("--tls-keys").arg(&keys);
     let said = refused(csv.arg("-w").arg(dir.path().join("flows.csv")));

@@ -349,6 +349,43 @@ fn pairs_are_those_of_tshark_and_a_graph_has_the_largest() {
 }
 
 #[test]
+fn pairs_and_their_graph_have_the_names_of_hosts() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = whole(&mix(), dir.path());
+    let names = dir.path().join("names");
+    std::fs::write(&names, "10.10.10.6 server\n10.10.10.30 the-\"client\n").unwrap();
+    let names = names.to_str().unwrap();
+    let filter = "host 10.10.10.6 and host 10.10.10.30";
+    let options = ["--by", "pair", "--names", names, filter];
+    let known = "10.10.10.6 (server) - 10.10.10.30 (the-\"client)";
+    let table = lines("top", &log, &options);
+    assert!(table[1].ends_with(known), "{table:#?}");
+    let answer = top(&log, &options);
+    let row = &answer["largest"][0];
+    assert_eq!(row["pair"], "10.10.10.6 - 10.10.10.30", "{answer}");
+    let hosts = serde_json::json!([
+        { "address": "10.10.10.6", "name": "server" },
+        { "address": "10.10.10.30", "name": "the-\"client" },
+    ]);
+    assert_eq!(row["hosts"], hosts, "{answer}");
+    let graph = lines("top", &log, &[&options[..4], &["--graph", filter]].concat());
+    for node in [
+        "  \"10.10.10.6\" [label=\"10.10.10.6 (server)\"];",
+        "  \"10.10.10.30\" [label=\"10.10.10.30 (the-\\\"client)\"];",
+    ] {
+        assert!(graph.iter().any(|line| line == node), "{node}: {graph:#?}");
+    }
+    let edge = "  \"10.10.10.6\" -- \"10.10.10.30\" [";
+    assert!(
+        graph.iter().any(|line| line.starts_with(edge)),
+        "{graph:#?}"
+    );
+    // Without files, nothing is said of hosts.
+    let answer = top(&log, &["--by", "pair", filter]);
+    assert!(answer["largest"][0].get("hosts").is_none(), "{answer}");
+}
+
+#[test]
 fn every_answer_closes_and_is_the_same_in_both_tiers() {
     let dir = tempfile::tempdir().unwrap();
     let log = dir.path().join("log");

@@ -237,6 +237,22 @@ fn a_command_runs_after_each_file() {
         "{said}"
     );
     assert_eq!(names(&again).len(), count);
+
+    // If the export fails in between, complete files stay, each after its command.
+    let ended = directory(dir.path(), "ended");
+    let in_the_way = names(&looked).into_iter().nth(2).unwrap();
+    fs::write(ended.join(&in_the_way), "there").unwrap();
+    fs::remove_file(&list).unwrap();
+    let said = failed(&mut export(&log, &ended.join("%H%M.pcap"), &words));
+    assert!(
+        said.contains(&format!("{in_the_way}: exists already")),
+        "{said}"
+    );
+    assert_eq!(names(&ended).len(), 3);
+    let ran = fs::read_to_string(&list).unwrap();
+    let first: Vec<&str> = ran.lines().collect();
+    let expected: Vec<String> = counts[..2].iter().map(usize::to_string).collect();
+    assert_eq!(first, expected);
 }
 
 /// A pcapng of one frame at each of these seconds, or without a time.

@@ -667,6 +667,11 @@ fn a_disk_that_is_full_ends_it_and_keeps_what_is_written() {
     assert!(!text.contains("until there is room"), "{text}");
     let recording = &info(&log)[0];
     assert_eq!(recording["state"], "closed");
+    let warnings = recording["warnings"].to_string();
+    assert!(
+        warnings.contains("ended early, since the log could not be written: "),
+        "{warnings}"
+    );
     let dropped = recording["accounting"]["dropped"].as_array().unwrap();
     let of = |reason| dropped.iter().find(|entry| entry[0] == reason).unwrap()[1][0].as_u64();
     assert!(

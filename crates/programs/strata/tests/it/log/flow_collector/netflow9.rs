@@ -385,6 +385,55 @@ fn netflow9_has_the_times_of_any_flow() {
     assert!(said.contains("1 unfit"), "{said}");
 }
 
+/// A flow that ended later than 32 bits of seconds can say is left out and counted; all others are sent.
+#[test]
+fn netflow9_leaves_out_flows_after_2106() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = dir.path().join("log");
+    let start = 1_600_000_000_123;
+    let packets = [
+        (start, 1),
+        (start + 1, 2),
+        (4_294_967_295_000, 3),
+        (4_294_967_295_001, 4),
+    ];
+    let trace = capture(dir.path(), "late.pcap", &packets);
+    ok(&mut record(&trace, &log));
+    let collector = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let to = collector.local_addr().unwrap().to_string();
+    let said = failed(&mut export(&log, &to, "netflow9"));
+    assert!(said.contains("3 flows sent"), "{said}");
+    assert!(
+        said.contains("1 flow left out: ") && said.contains("2106"),
+        "{said}"
+    );
+    collector.set_nonblocking(true).unwrap();
+    let (mut buffer, mut all) = ([0; 65_536], Vec::new());
+    while let Ok(len) = collector.recv(&mut buffer) {
+        all.push(buffer[..len].to_vec());
+    }
+    let lists = decoded(dir.path(), &all, &["cflow.srcport"]);
+    assert_eq!(lists[0], ["1", "2", "3"]);
+    let output = export(&log, &to, "netflow9")
+        .arg("--json")
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let told: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(
+        (&told["flows"], &told["unfit"]),
+        (&3.into(), &1.into()),
+        "{told}"
+    );
+    assert_eq!(told["complete"], false, "{told}");
+    ok(&mut export(&log, &to, "ipfix"));
+    // While it is recorded, too.
+    let mut recorded = strata();
+    recorded.args(["record", "-r"]).arg(&trace);
+    let said = ok(recorded.args(["--flows-to", &to, "--flow-format", "netflow9"]));
+    assert!(said.contains("1 unfit"), "{said}");
+}
+
 #[test]
 fn netflow9_goes_to_collectors_only() {
     let dir = tempfile::tempdir().unwrap();
