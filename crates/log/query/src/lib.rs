@@ -51,6 +51,7 @@ pub use export::{
 };
 pub use merge::arrivals::Arrivals;
 pub use merge::by_time::MEMORY_BYTES;
+pub use parts::check_keys;
 pub use parts::find::Find;
 pub use parts::packet_row::{PacketRows, address_text, packet_json};
 pub use parts::reasons::{ReasonCount, reasons_of};

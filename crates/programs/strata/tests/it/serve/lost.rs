@@ -1,8 +1,16 @@
-//! What is said of packets that never were in a file.
+//! What is said of packets that an answer or a download cannot have: those that never were in a file, those that are
+//! encrypted, and those of a file that cannot be read.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::PathBuf;
 
 use super::http::Serving;
-use super::logs::number;
+use super::logs::{capture, number};
+use crate::common::program::{failed, ok, record, strata};
 use crate::log::killed::killed;
+
+const FORMATS: [&str; 5] = ["pcapng", "csv", "json", "flows-parquet", "packets-parquet"];
 
 #[test]
 fn answers_say_what_a_killed_recording_lost() {
@@ -34,4 +42,77 @@ fn answers_say_what_a_killed_recording_lost() {
     });
     let why = told[0]["why"].as_str().unwrap();
     assert!(why.contains("before they were in a file"), "{why}");
+}
+
+/// A part that is encrypted, and block files that are not: the reason is that of `strata export`.
+#[test]
+fn a_download_that_needs_a_key_is_refused_before_its_first_byte() {
+    let dir = tempfile::tempdir().unwrap();
+    let (log, key) = (dir.path().join("log"), dir.path().join("key"));
+    ok(&mut record(capture(), &log));
+    let public = ok(strata().args(["key", "new"]).arg(&key));
+    let mut compact = strata();
+    compact.arg("compact").arg(&log);
+    ok(compact.args(["--encrypt-to", public.trim()]));
+    ok(&mut record(capture(), &log));
+    let mut export = strata();
+    export.arg("export").arg(&log).args(["-F", "csv", "-w"]);
+    let said = failed(export.arg(dir.path().join("flows.csv")));
+    let reason = format!(
+        "it is encrypted to {}: name the file with the secret key",
+        public.trim()
+    );
+    assert!(said.contains(&reason), "{said}");
+    let serving = Serving::start(&[&log], &[]);
+    for format in FORMATS {
+        let path = format!("/api/v1/logs/0/export?format={format}");
+        let answer = serving.send("GET", &path, &[], b"");
+        assert_eq!(answer.status, 400, "{format}");
+        let error = answer.json()["error"].as_str().unwrap().to_owned();
+        assert!(error.contains(&reason), "{format}: {error}");
+    }
+    let serving = Serving::start(&[&log], &["--key", key.to_str().unwrap()]);
+    for format in FORMATS {
+        serving.get(&format!("/api/v1/logs/0/export?format={format}"));
+    }
+}
+
+/// The connection is cut, and the audit log has the reason.
+#[test]
+fn a_download_that_cannot_be_completed_is_in_the_audit_log() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = dir.path().join("log");
+    ok(&mut record(capture(), &log));
+    ok(strata().arg("compact").arg(&log));
+    let mut places: Vec<PathBuf> = vec![log.join("packets")];
+    while let Some(place) = places.pop() {
+        for entry in fs::read_dir(place).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                places.push(path);
+            } else {
+                // It is there, and cannot be opened: a link to itself.
+                fs::remove_file(&path).unwrap();
+                symlink(path.file_name().unwrap(), &path).unwrap();
+            }
+        }
+    }
+    let serving = Serving::start(&[&log], &[]);
+    for format in ["csv", "json", "flows-parquet", "packets-parquet"] {
+        let before = serving.json("/api/v1/audit").as_array().unwrap().len();
+        let path = format!("/api/v1/logs/0/export?format={format}");
+        // The answer of a connection that is cut may have no head.
+        let mut stream = std::net::TcpStream::connect(&serving.address).unwrap();
+        let request = format!("GET {path} HTTP/1.0\r\nHost: {}\r\n\r\n", serving.address);
+        std::io::Write::write_all(&mut stream, request.as_bytes()).unwrap();
+        let told = serving.until("/api/v1/audit", "the incomplete download", |audit| {
+            audit.as_array().unwrap().len() > before
+        });
+        assert_eq!(
+            told[0]["what"], "a download of log 0 is incomplete",
+            "{format}"
+        );
+        let why = told[0]["why"].as_str().unwrap();
+        assert!(why.contains("packets") && why.contains("links"), "{why}");
+    }
 }
