@@ -150,7 +150,7 @@ impl StreamDir {
             Err(error) => error.kind() != io::ErrorKind::NotFound,
         };
         if is_foreign {
-            return Err(StreamError::NotStreams { dir: named });
+            return Err(StreamError::Foreign { dir: named });
         }
         let disk = RealDisk::create_dir(path).in_file(|| named.clone())?;
         let locks = Locks::Files(path.to_path_buf());

@@ -19,10 +19,15 @@ pub enum StreamError {
     },
     /// The directory has something else.
     #[error(
-        "{dir}: not a directory of streams: name a directory that `strata stream create` made; or, \
-         to create one, a new or empty directory"
+        "{dir}: not a directory of streams: `strata stream create {dir} NAME` makes one, with a stream"
     )]
     NotStreams {
+        /// Its path.
+        dir: String,
+    },
+    /// A directory of streams is to be made where something else is.
+    #[error("{dir}: holds other files: name a new or empty directory, or a directory of streams")]
+    Foreign {
         /// Its path.
         dir: String,
     },
