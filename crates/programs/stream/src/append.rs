@@ -48,8 +48,9 @@ the server is still gone 10 s after the end of the input, or its disk is full, t
 records are given up and counted, and the exit status is 1: some of them may be in the stream.
 
 With --spool, records are first written to a directory of this machine, and are sent from there: an
-outage of the server stops nothing, and what was not sent is sent by the next process with the same
-directory. Beyond --spool-max, the oldest records are deleted, and counted if they were not sent.")]
+outage of the server stops nothing. If the server cannot be reached at the end of the input either,
+what was not sent stays in the directory for the next process, and the exit status is 0. Beyond
+--spool-max, the oldest records are deleted, and counted if they were not sent.")]
 pub(super) struct Args {
     #[command(flatten)]
     place: PlaceArgs,

@@ -1,8 +1,9 @@
 //! The other end of a server of streams: a reader here, a producer in `producer`, and `forward`, a thread that keeps a
-//! producer connected.
+//! producer connected, from memory or from a `spool`.
 
 mod forward;
 mod producer;
+mod spool;
 
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs as _};
 use std::time::Duration;
@@ -14,8 +15,9 @@ use strata_stream::{Cursor, StreamName};
 use crate::Entry;
 use crate::server::peer::{Came, Peer, PeerError, Result};
 
-pub use forward::{ForwardError, Forwarded, Forwarder, Forwarding, Source, spool};
+pub use forward::{ForwardError, Forwarded, Forwarder, Forwarding, Source};
 pub use producer::{ProducerSpec, StreamProducer, random_id};
+pub use spool::spool;
 
 /// How long a connection and an answer may take.
 const ANSWER_LIMIT: Duration = Duration::from_secs(15);
