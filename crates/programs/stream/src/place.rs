@@ -9,6 +9,7 @@ use strata_stream::StreamName;
 use strata_terminal::output::refuse;
 
 use super::name;
+use super::tail::several::Pattern;
 
 /// The stream that a command is for.
 #[derive(Debug, clap::Args)]
@@ -56,13 +57,28 @@ pub(super) struct Server {
 }
 
 impl PlaceArgs {
+    /// The directory and the pattern of several of its streams, if the name is one.
+    pub(super) fn pattern(&self) -> Result<Option<(&Path, Pattern)>> {
+        let Some(pattern) = self.name.as_deref().and_then(Pattern::of) else {
+            return Ok(None);
+        };
+        self.refuse_server()?;
+        Ok(Some((&self.dir, pattern)))
+    }
+
+    /// Refuses options of a server for a directory.
+    fn refuse_server(&self) -> Result<()> {
+        match self.server.are_given() {
+            true => Err(refuse(
+                "--tls-cert and --insecure are for a server: write HOST:PORT/NAME",
+            )),
+            false => Ok(()),
+        }
+    }
+
     pub(super) fn place(&self) -> Result<Place> {
         if let Some(stream) = &self.name {
-            if self.server.are_given() {
-                return Err(refuse(
-                    "--tls-cert and --insecure are for a server: write HOST:PORT/NAME",
-                ));
-            }
+            self.refuse_server()?;
             return Ok(Place::Here(self.dir.clone(), name(stream)?));
         }
         let text = self.dir.display().to_string();

@@ -87,7 +87,7 @@ pub(super) fn tail(args: &Args, server: &Server, stream: &StreamName) -> Result<
     while !stop.load(Ordering::Relaxed) {
         let more = client.event(LOOK_EVERY, |event| {
             match event {
-                StreamEvent::Entry(entry) => show(&mut out, shown, &entry)?,
+                StreamEvent::Entry(entry) => show(&mut out, shown, &entry, None)?,
                 StreamEvent::Unread(missing, expired) => {
                     let expired_uncounted = expired == UNCOUNTED;
                     unread = Unread {

@@ -1,5 +1,7 @@
 //! `strata stream tail`.
 
+pub(super) mod several;
+
 use std::fmt::Write as _;
 use std::fs;
 use std::io::{self, IsTerminal as _, Write};
@@ -41,6 +43,7 @@ Examples:
   strata stream tail streams/ kernel                      the last 10 records
   strata stream tail streams/ kernel -f --cursor @alerts  records that 'alerts' has not read yet
   strata stream tail streams/ kernel --since 13:05 --json
+  strata stream tail streams/ 'host*' -f --json           of several streams, merged by time
   strata stream tail localhost:4793/kernel -f             of a server (strata stream serve)
 
 A cursor is a position between two records, written as page number and offset, such as 17.40960:
@@ -49,6 +52,10 @@ when old records are deleted and after a crash; 0.0 is the position before the o
 is a cursor that is kept in the directory: it begins at the oldest record, and is saved every second
 and at the end. If this process is killed, the next one with this name prints the records of the
 last second again.
+
+With * or ? in the name, the streams of the directory that match are printed together (at most 64),
+in order of time; new ones are found while they are followed. With --json, stream is the name of a
+record's stream. --cursor @NAME keeps a cursor for each of them; -n counts the records of all.
 
 Records are printed unchanged, one per line; on a terminal, control characters are escaped. With
 --json, an object per line: cursor, seq (the record's number), time_ns, and text, or hex if it is
@@ -125,7 +132,13 @@ fn hex(bytes: &[u8]) -> String {
     text
 }
 
-pub(super) fn show(out: &mut impl Write, shown: Shown, entry: &Entry<'_>) -> io::Result<()> {
+/// Writes a record; of several streams, JSON names its stream.
+pub(super) fn show(
+    out: &mut impl Write,
+    shown: Shown,
+    entry: &Entry<'_>,
+    stream: Option<&StreamName>,
+) -> io::Result<()> {
     match shown {
         Shown::Json => {
             let (key, value) = match str::from_utf8(entry.payload) {
@@ -138,6 +151,9 @@ pub(super) fn show(out: &mut impl Write, shown: Shown, entry: &Entry<'_>) -> io:
                 "time_ns": entry.time_ns,
                 key: value,
             });
+            if let Some(stream) = stream {
+                object["stream"] = stream.as_str().into();
+            }
             if let Some(origin) = entry.origin {
                 object["producer"] = origin.name.into();
                 object["number"] = origin.number.into();
@@ -282,7 +298,7 @@ fn print(
     max: u64,
 ) -> Result<u64> {
     let count = reader.read(max, |entry| {
-        show(out, shown, entry)?;
+        show(out, shown, entry, None)?;
         Ok::<bool, Failed>(true)
     });
     let count = count.map_err(Failed::into_error)?;
