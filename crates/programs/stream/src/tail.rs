@@ -30,7 +30,7 @@ use super::say_what_is_gone;
 /// appended has crashed.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// Between saves of a named cursor.
-const SAVE_EVERY: Duration = Duration::from_secs(1);
+pub(super) const SAVE_EVERY: Duration = Duration::from_secs(1);
 /// Records, if no place is given.
 pub(super) const LAST: u64 = 10;
 /// Records between two looks whether to stop.
@@ -49,8 +49,8 @@ Examples:
 A cursor is a position between two records, written as page number and offset, such as 17.40960:
 --json prints with each record the cursor after it. A cursor stays valid when records are appended,
 when old records are deleted and after a crash; 0.0 is the position before the oldest record. @NAME
-is a cursor that is kept in the directory: it begins at the oldest record, and is saved every second
-and at the end. If this process is killed, the next one with this name prints the records of the
+is a cursor that is kept in the directory, or by the server: it begins at the oldest record, and is
+saved every second and at the end. If this process is killed, the next one with this name prints the records of the
 last second again.
 
 With * or ? in the name, the streams of the directory that match are printed together (at most 64),
@@ -67,7 +67,7 @@ error; after a cursor such as 17.40960, the number of deleted records is unknown
 pub(super) struct Args {
     #[command(flatten)]
     pub(super) place: PlaceArgs,
-    /// Begin at this cursor: PAGE.OFFSET, or @NAME, which a server does not keep.
+    /// Begin at this cursor: PAGE.OFFSET, or @NAME, a saved one.
     #[arg(long, value_name = "C", conflicts_with = "since")]
     pub(super) cursor: Option<String>,
     /// Begin with the records since this time: 13:05, 2026-01-31T13:05:00Z, or seconds since 1970.
@@ -211,7 +211,7 @@ impl Kept<'_> {
 const NEEDS: &str =
     "a name of 1 to 64 letters, digits, dots, underscores and hyphens is needed, as in @alerts";
 
-fn consumer_name(consumer: &str) -> Result<StreamName> {
+pub(super) fn consumer_name(consumer: &str) -> Result<StreamName> {
     if matches!(consumer, "." | "..") {
         return Err(refuse(format!("--cursor @{consumer}: {NEEDS}")));
     }

@@ -371,6 +371,14 @@ impl StreamDir {
         })
     }
 
+    /// The number of cursors that are saved for a stream.
+    pub(crate) fn count_saved(&self, name: &StreamName) -> Result<usize> {
+        let saved = self.disk.list(&cursors_of(name));
+        let saved = saved.in_file(|| self.path.clone())?;
+        let is_one = |file: &&String| file.parse::<StreamName>().is_ok();
+        Ok(saved.iter().filter(is_one).count())
+    }
+
     /// Saves a cursor under a name, in place of the one before. Of several processes that save under one
     /// name, the last counts.
     ///

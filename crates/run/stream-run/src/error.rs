@@ -114,6 +114,17 @@ pub enum StreamError {
         /// The stream.
         name: String,
     },
+    /// The server keeps no further cursor for a stream.
+    #[error(
+        "{name}: has {max} saved cursors already, the most that a server keeps: use the name of one, or delete \
+         some of them from cursors/{name}.stream on the server's machine"
+    )]
+    Cursors {
+        /// The stream.
+        name: String,
+        /// How many it may have.
+        max: usize,
+    },
     /// Stripes of the stream have failed, and these records with them.
     #[error(
         "{records} records were lost with a failed stripe: append them again, and they go to the other stripes"

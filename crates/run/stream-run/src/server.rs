@@ -4,12 +4,14 @@
 //! role     the role that serves a directory of streams: admission, a thread for each connection
 //! serving  one connection: appends, or reads
 //! shared   a stream that several clients append to
+//! kept     a cursor that the server keeps for a reader
 //! hosted   stripes of other machines' directories that a server has: serves their pages
 //! ```
 
 pub(crate) mod peer;
 
 mod hosted;
+mod kept;
 mod role;
 mod serving;
 mod shared;

@@ -15,6 +15,7 @@ use strata_terminal::text;
 use strata_wire::unix_ns;
 
 use super::{Args, LAST, SAVE_EVERY, consumer_name, say_what_is_missing, show, since_ns};
+use crate::place::Pattern;
 use crate::say_what_is_gone;
 
 /// Streams that are read at once, each with a page of memory.
@@ -28,44 +29,6 @@ const LAST_MAX: u64 = 1_000_000;
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// Records between two looks at the time.
 const AT_ONCE: u64 = 256;
-
-/// Names of streams: `*` stands for any characters, and `?` for one.
-#[derive(Clone, Debug)]
-pub(crate) struct Pattern(String);
-
-impl Pattern {
-    /// A name with `*` or `?`.
-    pub(crate) fn of(text: &str) -> Option<Self> {
-        text.contains(['*', '?']).then(|| Self(text.to_owned()))
-    }
-
-    fn matches(&self, name: &str) -> bool {
-        let (pattern, name) = (self.0.as_bytes(), name.as_bytes());
-        let (mut at, mut of) = (0, 0);
-        // The last star, and how much of the name it stands for.
-        let mut star: Option<(usize, usize)> = None;
-        while of < name.len() {
-            match pattern.get(at) {
-                Some(b'*') => {
-                    star = Some((at, of));
-                    at += 1;
-                }
-                Some(&byte) if byte == b'?' || byte == name[of] => {
-                    at += 1;
-                    of += 1;
-                }
-                _ => {
-                    let Some((place, taken)) = star else {
-                        return false;
-                    };
-                    star = Some((place, taken + 1));
-                    (at, of) = (place + 1, taken + 1);
-                }
-            }
-        }
-        pattern[at..].iter().all(|&byte| byte == b'*')
-    }
-}
 
 /// A record that was read and waits for older ones of other streams.
 struct Waiting {
@@ -255,7 +218,7 @@ impl Sources<'_> {
                 if !self.is_full {
                     text::warn(&format!(
                         "{}: more than {STREAMS_MAX} streams match: {name} and later ones are not read",
-                        self.pattern.0
+                        self.pattern.text()
                     ));
                 }
                 self.is_full = true;
@@ -401,7 +364,7 @@ pub(crate) fn run(args: &Args, path: &Path, pattern: &Pattern) -> Result<()> {
         bail!(
             "{}: no stream matches {}: `strata stream list` lists the streams",
             path.display(),
-            pattern.0
+            pattern.text()
         );
     }
     if let Begin::Last(records) = begin {
@@ -461,35 +424,4 @@ pub(crate) fn run(args: &Args, path: &Path, pattern: &Pattern) -> Result<()> {
         );
     }
     Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn patterns_match_as_those_of_a_shell() {
-        for (pattern, name, matches) in [
-            ("host*", "host1", true),
-            ("host*", "host", true),
-            ("host*", "ghost1", false),
-            ("*", "anything", true),
-            ("*.web", "a.web", true),
-            ("*.web", "a.web.b", false),
-            ("h?st1", "host1", true),
-            ("h?st1", "hst1", false),
-            ("a*b*c", "aXbYbZc", true),
-            ("a*b*c", "aXbYbZ", false),
-            ("**a", "ba", true),
-        ] {
-            let of = Pattern::of(pattern).unwrap();
-            assert_eq!(of.matches(name), matches, "{pattern} {name}");
-            let shell = format!("case {name} in {pattern}) exit 0;; esac; exit 1");
-            let said = std::process::Command::new("sh")
-                .args(["-c", &shell])
-                .status();
-            assert_eq!(said.unwrap().success(), matches, "{pattern} {name}");
-        }
-        assert!(Pattern::of("host1").is_none());
-    }
 }

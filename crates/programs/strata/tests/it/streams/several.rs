@@ -56,7 +56,9 @@ impl Hosts {
 
     fn texts(&self, options: &[&str]) -> Vec<String> {
         let texts = self.json(options).into_iter();
-        texts.map(|record| record["text"].as_str().unwrap().to_owned()).collect()
+        texts
+            .map(|record| record["text"].as_str().unwrap().to_owned())
+            .collect()
     }
 
     /// The records of each stream alone, sorted by time.
@@ -78,7 +80,9 @@ fn records_of_several_streams_come_in_order_of_time_with_their_stream() {
     let hosts = Hosts::new(&["host1", "host2", "host3", "other"]);
     for round in 0..3 {
         for name in ["host2", "host1", "other"] {
-            let lines: String = (0..400).map(|of| format!("{name} {round} {of}\n")).collect();
+            let lines: String = (0..400)
+                .map(|of| format!("{name} {round} {of}\n"))
+                .collect();
             hosts.append(name, &lines);
         }
     }
@@ -94,7 +98,11 @@ fn records_of_several_streams_come_in_order_of_time_with_their_stream() {
     let since = expected[1_000]["time_ns"].as_u64().unwrap();
     let since = format!("{}.{:09}", since / 1_000_000_000, since % 1_000_000_000);
     let later = hosts.json(&["host?", "--since", &since]);
-    assert!(later.len() >= 1_400 && expected.ends_with(&later), "{}", later.len());
+    assert!(
+        later.len() >= 1_400 && expected.ends_with(&later),
+        "{}",
+        later.len()
+    );
 }
 
 #[test]
@@ -150,5 +158,5 @@ fn what_is_of_one_stream_is_refused_of_several() {
     let said = failed(&mut hosts.command("tail", &["web*"]));
     assert!(said.contains("no stream matches web*"), "{said}");
     let said = refused(&mut hosts.command("append", &["host*"]));
-    assert!(said.contains("host*"), "{said}");
+    assert!(said.contains("a stream's name has"), "{said}");
 }
