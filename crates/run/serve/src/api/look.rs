@@ -221,7 +221,7 @@ pub(super) async fn search(
     Ok(lines(body))
 }
 
-pub(super) fn lines(body: Body) -> Response {
+pub(super) fn lines(body: body::Body) -> Response {
     let kind = [(header::CONTENT_TYPE, "application/x-ndjson")];
     (kind, Body::new(body)).into_response()
 }
