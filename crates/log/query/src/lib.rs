@@ -59,6 +59,7 @@ pub use exporter::{
 pub use flows::{ExportedFlows, FlowOptions, export_flow_table, export_flows};
 pub use merge::arrivals::Arrivals;
 pub use packet_row::{PacketRows, address_text, packet_json};
+pub use parts::check_keys;
 pub use parts::find::Find;
 pub use parts::reasons::{ReasonCount, reasons_of};
 pub use records::messages::FlowProtocol;

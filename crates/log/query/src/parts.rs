@@ -471,6 +471,27 @@ fn read(part: &OpenPart, ahead: &Ahead, of: Range<usize>) -> Result<Portion, Arc
     Ok(Portion::Damaged(of, error))
 }
 
+/// Whether an export can read the encrypted parts that it needs: those that may have packets within the times of `find`,
+/// and, whatever its times, those that have metadata of captures. Opens a file of each such part.
+///
+/// # Errors
+///
+/// If the key of one is not given, or another one is ([`ArchiveError::lacks_key`]). Other errors are those of the export.
+pub fn check_keys(log: &Log, find: &Find<'_>) -> Result<(), ArchiveError> {
+    for part in log.archive().parts.iter().filter(|part| part.key.is_some()) {
+        let kind = match find.may_be_within(part.ts_min_ns, part.ts_max_ns) {
+            true => FileKind::Packets,
+            false if part.file(FileKind::Meta).is_some() => FileKind::Meta,
+            false => continue,
+        };
+        match parts::open(log.disk().as_ref(), part, kind) {
+            Err(error) if error.lacks_key() => return Err(error),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
 pub(crate) fn parts_of<'a>(log: &'a Log, recording: &Recording) -> impl Iterator<Item = &'a Part> {
     let id = recording.id;
     log.archive()

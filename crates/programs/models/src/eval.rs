@@ -5,17 +5,17 @@ use std::ffi::OsString;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use serde_json::json;
 use strata_classify::{Drift, LANES, Model};
 use strata_pipeline::{Classifier, DataPath};
 use strata_sketch::{
     Arithmetic, ExactTable, Feature, FlowStats, Level, PacketFacts, RangeTable, Sketch, TableSize,
 };
+use strata_terminal::bounded;
 use strata_terminal::model::WINDOW_MS_MAX;
 use strata_terminal::output::{self, Content, Output};
 use strata_terminal::table::{Cell, ColumnSpec, Kind, Table};
-use strata_terminal::{bounded, text};
 use strata_training::labelled::{
     self, FLOW, FRAME, IN_FLOW, LABEL, LabelledArgs, SOURCE, Seen, TS_NS, WIRE_LEN,
 };
@@ -89,7 +89,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     if let Some(window_ms) = args.window_ms {
         loaded.model.window_ns = window_ms * 1_000_000;
     }
-    let bytes = text::bytes(&args.memory).context("--memory")?;
+    let bytes = bounded::bytes(&args.memory, "--memory")?;
     let bytes = bounded::size(bytes, "--memory", &MEMORY)?;
     let size = TableSize::fixed(TableSize::within(bytes).bits_max());
     let sources = args.labelled.sources().files(&args.model);

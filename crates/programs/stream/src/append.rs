@@ -48,9 +48,10 @@ after the end of the input, or its disk is full, the unconfirmed records are giv
 and the exit status is 1: some of them may be in the stream.
 
 With --spool, records are first written to a directory of this machine, and are sent from there: an
-outage of the server does not stop this process, and records that were not sent are sent by the next
-process with the same directory. Beyond --spool-max, the oldest records are deleted, and counted if
-they were not sent.")]
+outage of the server does not stop this process. If the server cannot be reached at the end of the
+input either, the records that were not sent stay in the directory for the next process, and the
+exit status is 0. Beyond --spool-max, the oldest records are deleted, and counted if they were not
+sent.")]
 pub(super) struct Args {
     #[command(flatten)]
     place: PlaceArgs,

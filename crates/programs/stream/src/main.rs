@@ -79,9 +79,12 @@ impl Program for Args {
         match &self.command {
             Command::Create(args) => manage::create(args),
             Command::Append(args) => append::run(args),
-            Command::Tail(args) => match args.place.place()? {
-                Place::Here(dir, name) => tail::run(args, &dir, &name),
-                Place::There(server, name) => remote::tail(args, &server, &name),
+            Command::Tail(args) => match args.place.pattern()? {
+                Some((dir, pattern)) => tail::several::run(args, dir, &pattern),
+                None => match args.place.place()? {
+                    Place::Here(dir, name) => tail::run(args, &dir, &name),
+                    Place::There(server, name) => remote::tail(args, &server, &name),
+                },
             },
             Command::Serve(args) => serve::run(args),
             Command::List(args) => manage::list(args),

@@ -5,7 +5,7 @@ use std::io::{self, Write as _};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use strata_role::sandbox::Reach;
 use strata_stream::message::{From, UNCOUNTED};
 use strata_stream::{Cursor, StreamName};
@@ -14,11 +14,14 @@ use strata_terminal::output::{refuse, standard};
 use strata_terminal::signals::stop_on_signal;
 
 use super::place::Server;
-use super::tail::{Args, LAST, say_what_is_after_the_end, say_what_is_missing, show, since_ns};
+use super::tail::{
+    Args, LAST, SAVE_EVERY, consumer_name, say_what_is_after_the_end, say_what_is_missing, show,
+    since_ns,
+};
 
 /// Between looks whether to stop, while nothing comes.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
-/// How long a server may take to say where a stream ends.
+/// How long a server may take to say where a stream ends, or that it has saved a cursor.
 const END_LIMIT: Duration = Duration::from_secs(10);
 
 /// Where to begin.
@@ -28,10 +31,6 @@ fn from(args: &Args) -> Result<From> {
     }
     match &args.cursor {
         None => Ok(From::Last(args.records.unwrap_or(LAST))),
-        Some(cursor) if cursor.starts_with('@') => Err(refuse(format!(
-            "--cursor {cursor}: a server keeps no cursors: keep the cursor of the last record \
-             yourself (--json)"
-        ))),
         Some(cursor) => {
             let cursor = cursor.parse::<Cursor>();
             let cursor = cursor.map_err(|error| refuse(format!("--cursor: {error}")))?;
@@ -51,7 +50,7 @@ fn end(server: &Server, stream: &StreamName) -> Result<Option<Cursor>> {
                 // One was appended meanwhile.
                 StreamEvent::Entry(entry) => Some(entry.next),
                 StreamEvent::Done(end) => Some(end),
-                StreamEvent::Unread(..) | StreamEvent::Nothing => None,
+                StreamEvent::Unread(..) | StreamEvent::Saved(_) | StreamEvent::Nothing => None,
             })
         })?;
         let Ok(end) = end;
@@ -63,6 +62,26 @@ fn end(server: &Server, stream: &StreamName) -> Result<Option<Cursor>> {
     Ok(None)
 }
 
+/// Waits until the server has saved the cursor after this number of records. What it has sent meanwhile is not printed,
+/// and comes again.
+fn wait_until_saved(client: &mut StreamClient, records: u64, consumer: &StreamName) -> Result<()> {
+    let deadline = Instant::now() + END_LIMIT;
+    while Instant::now() < deadline {
+        let is_saved = client.event(LOOK_EVERY, |event| {
+            Ok::<_, Infallible>(matches!(event, StreamEvent::Saved(saved) if saved >= records))
+        })?;
+        let Ok(is_saved) = is_saved;
+        if is_saved {
+            return Ok(());
+        }
+    }
+    bail!(
+        "--cursor @{consumer}: the server has not saved it for {} s: the next reader with this name may print some of \
+         these records again",
+        END_LIMIT.as_secs()
+    )
+}
+
 pub(super) fn tail(args: &Args, server: &Server, stream: &StreamName) -> Result<()> {
     let shown = args.shown()?;
     let is_placed = args.cursor.is_some() || args.since.is_some();
@@ -71,7 +90,15 @@ pub(super) fn tail(args: &Args, server: &Server, stream: &StreamName) -> Result<
         _ => u64::MAX,
     };
     let stop = stop_on_signal()?;
-    let from = from(args)?;
+    let consumer = args
+        .cursor
+        .as_deref()
+        .and_then(|cursor| cursor.strip_prefix('@'));
+    let consumer = consumer.map(consumer_name).transpose()?;
+    let from = match &consumer {
+        Some(_) => From::Cursor(Cursor::START),
+        None => from(args)?,
+    };
     args.sandbox.confine(&Reach::default())?;
     if let From::Cursor(cursor) = from
         && cursor > Cursor::START
@@ -79,15 +106,26 @@ pub(super) fn tail(args: &Args, server: &Server, stream: &StreamName) -> Result<
     {
         say_what_is_after_the_end(cursor, end, args.follow);
     }
-    let wanted = (from, max, args.follow);
-    let mut client = StreamClient::tail(&server.address, server.tls.as_ref(), stream, wanted)?;
+    let (address, tls) = (&server.address, server.tls.as_ref());
+    let mut client = match &consumer {
+        Some(consumer) => {
+            StreamClient::tail_kept(address, tls, (stream, consumer), (max, args.follow))?
+        }
+        None => StreamClient::tail(address, tls, stream, (from, max, args.follow))?,
+    };
+    let mut printed = 0_u64;
+    let mut took_at = Instant::now();
     let mut out = io::BufWriter::with_capacity(1 << 16, standard());
     let mut unread = Unread::default();
     // At the end of what a server sends, it says so: after the last record, what is missing comes.
     while !stop.load(Ordering::Relaxed) {
         let more = client.event(LOOK_EVERY, |event| {
             match event {
-                StreamEvent::Entry(entry) => show(&mut out, shown, &entry)?,
+                StreamEvent::Entry(entry) => {
+                    show(&mut out, shown, &entry, None)?;
+                    printed += 1;
+                }
+                StreamEvent::Saved(_) => {}
                 StreamEvent::Unread(missing, expired) => {
                     let expired_uncounted = expired == UNCOUNTED;
                     unread = Unread {
@@ -104,8 +142,17 @@ pub(super) fn tail(args: &Args, server: &Server, stream: &StreamName) -> Result<
         if !more {
             break;
         }
+        if consumer.is_some() && took_at.elapsed() >= SAVE_EVERY {
+            out.flush()?;
+            client.took(printed)?;
+            took_at = Instant::now();
+        }
     }
     out.flush()?;
+    if let Some(consumer) = &consumer {
+        client.took(printed)?;
+        wait_until_saved(&mut client, printed, consumer)?;
+    }
     say_what_is_missing(unread, args.cursor.as_deref());
     Ok(())
 }

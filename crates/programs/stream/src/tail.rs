@@ -1,5 +1,7 @@
 //! `strata stream tail`.
 
+pub(super) mod several;
+
 use std::fmt::Write as _;
 use std::fs;
 use std::io::{self, IsTerminal as _, Write};
@@ -28,7 +30,7 @@ use super::say_what_is_gone;
 /// appended has crashed.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// Between saves of a named cursor.
-const SAVE_EVERY: Duration = Duration::from_secs(1);
+pub(super) const SAVE_EVERY: Duration = Duration::from_secs(1);
 /// Records, if no place is given.
 pub(super) const LAST: u64 = 10;
 /// Records between two looks whether to stop.
@@ -41,14 +43,19 @@ Examples:
   strata stream tail streams/ kernel                      the last 10 records
   strata stream tail streams/ kernel -f --cursor @alerts  records that 'alerts' has not read yet
   strata stream tail streams/ kernel --since 13:05 --json
+  strata stream tail streams/ 'host*' -f --json           of several streams, merged by time
   strata stream tail localhost:4793/kernel -f             from a server (strata stream serve)
 
 A cursor is a position between two records, written as page number and offset, such as 17.40960:
 --json prints with each record the cursor after it. A cursor stays valid when records are appended,
 when old records are deleted and after a crash; 0.0 is the position before the oldest record. @NAME
-is a cursor that is kept in the directory: it begins at the oldest record, and is saved every second
-and at the end. If this process is killed, the next one with this name prints the records of the
+is a cursor that is kept in the directory, or by the server: it begins at the oldest record, and is
+saved every second and at the end. If this process is killed, the next one with this name prints the records of the
 last second again.
+
+With * or ? in the name, the streams of the directory that match are printed together (at most 64),
+in order of time; new ones are found while they are followed. With --json, stream is the name of a
+record's stream. --cursor @NAME keeps a cursor for each of them; -n counts the records of all.
 
 Records are printed unchanged, one per line; on a terminal, control characters are escaped. With
 --json, an object per line: cursor, seq (the record's number), time_ns, and text, or hex if it is
@@ -60,7 +67,7 @@ read; after a cursor such as 17.40960, the number of deleted records is unknown.
 pub(super) struct Args {
     #[command(flatten)]
     pub(super) place: PlaceArgs,
-    /// Begin at this cursor: PAGE.OFFSET, or @NAME (not with a server).
+    /// Begin at this cursor: PAGE.OFFSET, or @NAME, a saved one.
     #[arg(long, value_name = "C", conflicts_with = "since")]
     pub(super) cursor: Option<String>,
     /// Begin with the records since this time: 13:05, 2026-01-31T13:05:00Z, or seconds since 1970.
@@ -125,7 +132,13 @@ fn hex(bytes: &[u8]) -> String {
     text
 }
 
-pub(super) fn show(out: &mut impl Write, shown: Shown, entry: &Entry<'_>) -> io::Result<()> {
+/// Writes a record; of several streams, JSON names its stream.
+pub(super) fn show(
+    out: &mut impl Write,
+    shown: Shown,
+    entry: &Entry<'_>,
+    stream: Option<&StreamName>,
+) -> io::Result<()> {
     match shown {
         Shown::Json => {
             let (key, value) = match str::from_utf8(entry.payload) {
@@ -138,6 +151,9 @@ pub(super) fn show(out: &mut impl Write, shown: Shown, entry: &Entry<'_>) -> io:
                 "time_ns": entry.time_ns,
                 key: value,
             });
+            if let Some(stream) = stream {
+                object["stream"] = stream.as_str().into();
+            }
             if let Some(origin) = entry.origin {
                 object["producer"] = origin.name.into();
                 object["number"] = origin.number.into();
@@ -195,7 +211,7 @@ impl Kept<'_> {
 const NEEDS: &str =
     "a name of 1 to 64 letters, digits, dots, underscores and hyphens is needed, as in @alerts";
 
-fn consumer_name(consumer: &str) -> Result<StreamName> {
+pub(super) fn consumer_name(consumer: &str) -> Result<StreamName> {
     if matches!(consumer, "." | "..") {
         return Err(refuse(format!("--cursor @{consumer}: {NEEDS}")));
     }
@@ -284,7 +300,7 @@ fn print(
     max: u64,
 ) -> Result<u64> {
     let count = reader.read(max, |entry| {
-        show(out, shown, entry)?;
+        show(out, shown, entry, None)?;
         Ok::<bool, Failed>(true)
     });
     let count = count.map_err(Failed::into_error)?;

@@ -92,7 +92,7 @@ fn spec(args: &Args) -> Result<TelemetryCollectorSpec> {
             args.listen
         )));
     }
-    let memory_max = text::bytes(&args.memory)?;
+    let memory_max = bounded::bytes(&args.memory, "--store-memory")?;
     bounded::size(memory_max, "--store-memory", &(1 << 20..=1 << 36))?;
     Ok(TelemetryCollectorSpec {
         store: args.output.clone(),

@@ -272,7 +272,11 @@ fn spec(args: &Args) -> Result<TelemetrySpec> {
             )));
         }
     }
-    let memory_bytes = args.memory.as_deref().map(text::bytes).transpose()?;
+    let memory_bytes = args
+        .memory
+        .as_deref()
+        .map(|text| bounded::bytes(text, "--store-memory"))
+        .transpose()?;
     if let Some(bytes) = memory_bytes {
         bounded::size(bytes, "--store-memory", &(1 << 20..=1 << 36))?;
     }

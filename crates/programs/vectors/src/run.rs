@@ -20,6 +20,7 @@ use strata_role::FeedSpec;
 use strata_role::sandbox::{Reach, unconfined};
 use strata_store::Sources;
 use strata_stream_run::WhenFull;
+use strata_terminal::bounded;
 use strata_terminal::confined::SandboxArgs;
 use strata_terminal::feed::{fed_when, place};
 use strata_terminal::logging;
@@ -194,7 +195,7 @@ pub(super) fn run(args: &Args) -> Result<()> {
 fn spec(args: &Args) -> Result<VectorRunSpec> {
     let parameters = args.cache.parameters()?;
     let ring = args.ring.clone().map(|path| {
-        let bytes = text::bytes(&args.ring_size)?;
+        let bytes = bounded::bytes(&args.ring_size, "--ring-size")?;
         anyhow::Ok(RingSpec { path, bytes })
     });
     Ok(VectorRunSpec {

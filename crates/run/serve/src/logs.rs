@@ -8,8 +8,10 @@ use serde::Serialize;
 use strata_classify::DriftReport;
 use strata_control::{DriftStatus, ShadowStatus};
 use strata_query::Arrivals;
-use strata_store::{Log, Loss, Recording, Select, State, StoreError, check_drift, drift_name};
-use strata_wire::{KeepKind, Ledger, Printable, grouped};
+use strata_store::{
+    Log, Loss, Recording, RemovedFor, Select, State, StoreError, check_drift, drift_name,
+};
+use strata_wire::{KeepKind, Ledger, Printable, count_of, grouped};
 use utoipa::ToSchema;
 
 use crate::OpenLog;
@@ -108,6 +110,53 @@ pub(crate) fn lost_words(log: &Log) -> Result<Option<String>, Refused> {
     Ok(Some(format!(
         "{texts}; the results may lack some of them (see strata info)"
     )))
+}
+
+/// What retention has deleted of a log, for an answer about the time from `from_ns` on; `None` if nothing, or if the
+/// oldest packet that is left is older. Opens no part, and reads the head of one block of each recording at most.
+pub(crate) fn deleted_words(log: &Log, from_ns: Option<u64>) -> Option<String> {
+    let removed = &log.archive().removed;
+    let counts = removed.iter().flat_map(|one| &one.counts);
+    let pruned = counts
+        .map(|count| count.packets)
+        .fold(0, u64::saturating_add);
+    let rings = log.recordings().iter().flat_map(|one| &one.overwritten);
+    let overwritten = rings.map(|one| one.packets).fold(0, u64::saturating_add);
+    let packets = pruned.saturating_add(overwritten);
+    if packets == 0 {
+        return None;
+    }
+    let oldest_ns = oldest_ns(log);
+    if from_ns.is_some_and(|from| oldest_ns.is_some_and(|oldest| oldest <= from)) {
+        return None;
+    }
+    let reasons: BTreeSet<RemovedFor> = removed.iter().map(|one| one.reason).collect();
+    let mut reasons: Vec<&str> = reasons.iter().map(|reason| reason.words()).collect();
+    if overwritten > 0 {
+        reasons.push("by newer files (-W)");
+    }
+    let left = oldest_ns.map_or_else(
+        || String::from("no packet is left"),
+        |ns| format!("the oldest packet left arrived at {}", times::text(ns)),
+    );
+    Some(format!(
+        "{} of the log deleted {}: {left}",
+        count_of(packets, "packet"),
+        reasons.join(", and ")
+    ))
+}
+
+/// When the oldest packet of a log arrived, as its manifest and the first block of each recording say.
+fn oldest_ns(log: &Log) -> Option<u64> {
+    let parts = log.archive().parts.iter().filter(|part| part.packets > 0);
+    let parts = parts.map(|part| part.ts_min_ns);
+    let headers = headers_only();
+    let blocks = log.recordings().iter().filter_map(|recording| {
+        let blocks = log.blocks(recording, &headers).flatten();
+        let mut blocks = blocks.filter(|block| block.header.packets > 0);
+        blocks.next().map(|block| block.header.ts_min_ns)
+    });
+    parts.chain(blocks).min()
 }
 
 /// What is lost of a recording that was not closed.

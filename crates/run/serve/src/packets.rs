@@ -492,7 +492,7 @@ pub(crate) fn page(
     let covered = Covered {
         complete: why.is_empty(),
         why: (!why.is_empty()).then(|| why.join("; ")),
-        remark: None,
+        remark: logs::deleted_words(&log, sought.from_ns),
         packets: rows.len() as u64,
         from: rows.first().map(|row| row.at.clone()),
         to: rows.last().map(|row| row.at.clone()),

@@ -69,7 +69,7 @@ fn outlined(
     };
     let mut found = Found::new((sought.kept.clone(), None), histogram, false);
     let is_all = outline(log, &how, &mut found)?;
-    found.note_log(log)?;
+    found.note_log(log, sought.from_ns)?;
     Ok(is_all.then_some(found))
 }
 
@@ -85,7 +85,7 @@ pub(crate) fn run(
     let wanted = || (sought.kept.clone(), sought.flow);
     let piece = || Found::new(wanted(), histogram.fresh(), lists_flows);
     let mut found = piece();
-    found.note_log(log)?;
+    found.note_log(log, sought.from_ns)?;
     let untested = AtomicU64::new(0);
     let matches = || -> Box<Matches<'_>> {
         let by_link = sought.filter.clone();

@@ -1,8 +1,9 @@
 //! The other end of a server of streams: a reader here, a producer in `producer`, and `forward`, a thread that keeps a
-//! producer connected.
+//! producer connected, from memory or from a `spool`.
 
 mod forward;
 mod producer;
+mod spool;
 
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs as _};
 use std::time::Duration;
@@ -14,8 +15,9 @@ use strata_stream::{Cursor, StreamName};
 use crate::Entry;
 use crate::peer::{Came, Peer, PeerError, Result};
 
-pub use forward::{ForwardError, Forwarded, Forwarder, Forwarding, Source, spool};
+pub use forward::{ForwardError, Forwarded, Forwarder, Forwarding, Source};
 pub use producer::{ProducerSpec, StreamProducer, random_id};
+pub use spool::spool;
 
 /// How long a connection and an answer may take.
 const ANSWER_LIMIT: Duration = Duration::from_secs(15);
@@ -40,6 +42,8 @@ pub enum StreamEvent<'a> {
     Entry(Entry<'a>),
     /// What could not be read so far: missing, at least and at most; deleted before it was read.
     Unread((u64, u64), u64),
+    /// The cursor after this number of records is saved.
+    Saved(u64),
     /// That was all, up to this place.
     Done(Cursor),
     /// Nothing for the moment.
@@ -158,6 +162,39 @@ impl StreamClient {
         Ok(Self { peer })
     }
 
+    /// As [`StreamClient::tail`], after a cursor that the server keeps under a name: it is saved as
+    /// [`StreamClient::took`] says.
+    ///
+    /// # Errors
+    ///
+    /// If the server cannot be reached, or refuses.
+    pub fn tail_kept(
+        server: &str,
+        tls: Option<&ClientTls>,
+        (name, consumer): (&StreamName, &StreamName),
+        (max, follow): (u64, bool),
+    ) -> Result<Self> {
+        let message = Message::TailKept {
+            name: name.as_str(),
+            consumer: consumer.as_str(),
+            max,
+            follow,
+        };
+        let (peer, _) = ask(server, tls, &message)?;
+        Ok(Self { peer })
+    }
+
+    /// Says that this number of records of the connection are done with. The server saves the cursor after them, and
+    /// answers with [`StreamEvent::Saved`].
+    ///
+    /// # Errors
+    ///
+    /// If the connection is gone.
+    pub fn took(&mut self, records: u64) -> Result<()> {
+        self.peer.put(&Message::Took(records))?;
+        self.peer.flush()
+    }
+
     /// Calls `each` with what the server says next, waiting up to `limit`.
     ///
     /// # Errors
@@ -191,6 +228,7 @@ impl StreamClient {
                 payload,
             }),
             Some(Message::Unread { missing, expired }) => StreamEvent::Unread(missing, expired),
+            Some(Message::Synced(records)) => StreamEvent::Saved(records),
             Some(Message::Done { cursor, .. }) => StreamEvent::Done(cursor),
             Some(Message::Refused(text)) => {
                 let text = text.to_owned();

@@ -151,7 +151,7 @@ impl StreamDir {
             Err(error) => error.kind() != io::ErrorKind::NotFound,
         };
         if is_foreign {
-            return Err(StreamError::NotStreams { dir: named });
+            return Err(StreamError::Foreign { dir: named });
         }
         let disk = RealDisk::create_dir(path).in_file(|| named.clone())?;
         let locks = Locks::Files(path.to_path_buf());
@@ -370,6 +370,14 @@ impl StreamDir {
             file: named(),
             problem: format!("not a saved cursor: {problem}; delete it to begin again"),
         })
+    }
+
+    /// The number of cursors that are saved for a stream.
+    pub(crate) fn count_saved(&self, name: &StreamName) -> Result<usize> {
+        let saved = self.disk.list(&cursors_of(name));
+        let saved = saved.in_file(|| self.path.clone())?;
+        let is_one = |file: &&String| file.parse::<StreamName>().is_ok();
+        Ok(saved.iter().filter(is_one).count())
     }
 
     /// Saves a cursor under a name, in place of the one before. Of several processes that save under one

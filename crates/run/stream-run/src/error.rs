@@ -19,10 +19,15 @@ pub enum StreamError {
     },
     /// The directory has something else.
     #[error(
-        "{dir}: not a directory of streams: name a directory that `strata stream create` made; or, \
-         to create one, a new or empty directory"
+        "{dir}: not a directory of streams: `strata stream create {dir} NAME` makes one, with a stream"
     )]
     NotStreams {
+        /// Its path.
+        dir: String,
+    },
+    /// A directory of streams is to be made where something else is.
+    #[error("{dir}: holds other files: name a new or empty directory, or a directory of streams")]
+    Foreign {
         /// Its path.
         dir: String,
     },
@@ -108,6 +113,17 @@ pub enum StreamError {
     Producers {
         /// The stream.
         name: String,
+    },
+    /// The server keeps no further cursor for a stream.
+    #[error(
+        "{name}: has {max} saved cursors already, the most that a server keeps: use the name of one, or delete \
+         some of them from cursors/{name}.stream on the server's machine"
+    )]
+    Cursors {
+        /// The stream.
+        name: String,
+        /// How many it may have.
+        max: usize,
     },
     /// Stripes of the stream have failed, and these records with them.
     #[error(

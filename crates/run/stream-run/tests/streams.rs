@@ -12,8 +12,9 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use strata_store::Disk as _;
 use strata_stream::{Cursor, Form, Retention, StreamName};
-use strata_stream_run::{StreamAppender, StreamDir, StreamError, StreamSpec};
+use strata_stream_run::{StreamAppender, StreamDir, StreamError, StreamReader, StreamSpec};
 use strata_testkit_disk::SimDisk;
 
 use common::simulated::{Draw, GEOMETRY, each_seed};
@@ -243,4 +244,122 @@ fn streams_survive_power_loss_kills_and_full_disks() {
             run.round();
         }
     });
+}
+
+/// How a stream was left.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Left {
+    Closed,
+    /// Its appender is still there, and has synced all.
+    Open,
+    Killed,
+}
+
+fn missing_after(reader: &mut StreamReader, max: u64) -> (u64, (u64, u64)) {
+    reader.refresh().unwrap();
+    let read = reader.read::<StreamError>(max, |_| Ok(true)).unwrap();
+    (read, reader.unread().missing)
+}
+
+/// No later record tells of those that are lost at the end of a stream: its state does.
+#[test]
+fn the_newest_records_are_missed_though_none_comes_after_them() {
+    const RECORDS: u64 = 1_000;
+    const LOST: u64 = 10;
+    let name: StreamName = "events".parse().unwrap();
+    let linked = Form::Linked {
+        redundancy: 3,
+        block_bytes: None,
+    };
+    for (form, record_bytes) in [(Form::Sealed, 80), (linked, 88)] {
+        for left in [Left::Closed, Left::Open, Left::Killed] {
+            let disk = SimDisk::new();
+            let dir = StreamDir::simulated(Arc::new(disk.clone()), GEOMETRY).unwrap();
+            let spec = StreamSpec {
+                retention: Retention {
+                    bytes: None,
+                    age: None,
+                },
+                form,
+            };
+            dir.create_stream(&name, &spec, 1).unwrap();
+            let mut appender = dir.append(&name, 1).unwrap();
+            for _ in 0..RECORDS {
+                appender.append(1, &[7; 64]).unwrap();
+            }
+            appender.sync(1).unwrap();
+            let end = appender.end();
+            assert!(end.index > 0, "there are several pages");
+            let (disk, dir, appender) = match left {
+                Left::Closed => {
+                    appender.close(1).unwrap();
+                    (disk, dir, None)
+                }
+                Left::Open => (disk, dir, Some(appender)),
+                Left::Killed => {
+                    let disk = disk.after_kill();
+                    let dir = StreamDir::simulated(Arc::new(disk.clone()), GEOMETRY).unwrap();
+                    (disk, dir, None)
+                }
+            };
+            let what = format!("{form:?} {left:?}");
+            let mut whole = dir.read(&name).unwrap();
+            let read = missing_after(&mut whole, u64::MAX);
+            assert_eq!(read, (RECORDS, (0, 0)), "{what}");
+            let at = end.index * u64::from(GEOMETRY.page_bytes) + u64::from(end.offset);
+            let lost_bytes = LOST * record_bytes;
+            let zeros = vec![0; usize::try_from(lost_bytes).unwrap()];
+            let mut pages = disk.open("pages", true).unwrap();
+            pages.write_at(&zeros, at - lost_bytes).unwrap();
+            let mut reader = dir.read(&name).unwrap();
+            let kept = RECORDS - LOST;
+            let read = missing_after(&mut reader, u64::MAX);
+            assert_eq!(read, (kept, (LOST, LOST)), "{what}");
+            assert_eq!(reader.next_seq(), Some(RECORDS), "{what}");
+            let again = missing_after(&mut reader, u64::MAX);
+            assert_eq!(again, (0, (LOST, LOST)), "{what}: once");
+            // Also for a reader of the last ones that asks for no more than there are.
+            let mut last = dir.read(&name).unwrap();
+            last.seek_last(5).unwrap();
+            assert_eq!(missing_after(&mut last, 4), (4, (0, 0)), "{what}");
+            assert_eq!(missing_after(&mut last, 1), (1, (LOST, LOST)), "{what}");
+            // A later record does not count them again.
+            let mut appender = appender.unwrap_or_else(|| dir.append(&name, 2).unwrap());
+            appender.append(2, &[8; 64]).unwrap();
+            appender.close(2).unwrap();
+            let later = missing_after(&mut reader, u64::MAX);
+            assert_eq!(later, (1, (LOST, LOST)), "{what}: a later record");
+        }
+    }
+}
+
+/// A reader that begins at the end misses nothing that was lost before it.
+#[test]
+fn what_was_lost_before_a_saved_cursor_is_not_counted_again() {
+    let name: StreamName = "events".parse().unwrap();
+    let disk = SimDisk::new();
+    let dir = StreamDir::simulated(Arc::new(disk.clone()), GEOMETRY).unwrap();
+    let spec = StreamSpec {
+        retention: Retention {
+            bytes: None,
+            age: None,
+        },
+        form: Form::Sealed,
+    };
+    dir.create_stream(&name, &spec, 1).unwrap();
+    let mut appender = dir.append(&name, 1).unwrap();
+    (0..100).for_each(|_| appender.append(1, &[7; 64]).unwrap());
+    let end = appender.end();
+    appender.close(1).unwrap();
+    disk.flip_bit("pages", usize::try_from(end.offset).unwrap() - 20, 3);
+    let mut reader = dir.read(&name).unwrap();
+    assert_eq!(missing_after(&mut reader, u64::MAX), (99, (1, 1)));
+    let (cursor, next_seq) = (reader.cursor(), reader.next_seq());
+    let mut later = dir.read(&name).unwrap();
+    later.seek(cursor, next_seq);
+    assert_eq!(missing_after(&mut later, u64::MAX), (0, (0, 0)));
+    let mut appender = dir.append(&name, 2).unwrap();
+    appender.append(2, &[8; 64]).unwrap();
+    appender.close(2).unwrap();
+    assert_eq!(missing_after(&mut later, u64::MAX), (1, (0, 0)));
 }

@@ -71,7 +71,15 @@ pub fn number(text: &str) -> Result<u64> {
     if digits.is_empty() || text.len() > digits.len() + 1 {
         bail!("{}", problem());
     }
-    bytes(text).with_context(problem)
+    // Otherwise, its range is what is wrong.
+    match digits
+        .trim_end()
+        .bytes()
+        .all(|digit| digit.is_ascii_digit())
+    {
+        true => bytes(text),
+        false => bail!("{}", problem()),
+    }
 }
 
 /// A length of time in ns: digits and s, min, h, d or w.
@@ -333,6 +341,24 @@ mod tests {
         assert_eq!(bytes("10MB").unwrap(), 10_000_000);
         assert_eq!(bytes("8 MiB").unwrap(), 8 << 20);
         assert!(bytes("ten").is_err() && bytes("5 parsecs").is_err());
+    }
+
+    #[test]
+    fn numbers_have_a_unit_and_a_range() {
+        assert_eq!(number("20k").unwrap(), 20_000);
+        assert_eq!(number("18446744073709551615").unwrap(), u64::MAX);
+        for text in [
+            "18446744073709551616",
+            "99999999999999999999",
+            "18446744073710M",
+        ] {
+            let refused = number(text).unwrap_err().to_string();
+            assert!(refused.contains("out of range"), "{refused}");
+        }
+        for text in ["", "k", "-5", "+5", "1.5k", "5kk", "5T"] {
+            let refused = number(text).unwrap_err().to_string();
+            assert!(refused.contains("is not a number"), "{text}: {refused}");
+        }
     }
 
     #[test]

@@ -3,6 +3,7 @@
 //! A client begins with [`MAGIC`]. Then both send frames: the length u32 of what follows, a kind u8,
 //! and what the kind has. Little-endian; `docs/formats/stream.md` has the fields.
 
+mod fields;
 mod frames;
 mod stripe;
 
@@ -15,6 +16,7 @@ pub use stripe::{
 };
 
 use crate::{Cursor, Origin, RECORD_LEN_MAX};
+use fields::{Fields, put_cursor, put_name, put_named};
 
 /// What a client sends first.
 pub const MAGIC: [u8; 8] = *b"STRNET02";
@@ -65,6 +67,19 @@ pub enum Message<'a> {
         /// And new ones as they come.
         follow: bool,
     },
+    /// Client: wants the records of this stream after a cursor that the server keeps under a name.
+    TailKept {
+        /// The stream.
+        name: &'a str,
+        /// The cursor's name.
+        consumer: &'a str,
+        /// The most records.
+        max: u64,
+        /// And new ones as they come.
+        follow: bool,
+    },
+    /// Client: has done with this number of records of the connection, so the server may save the cursor after them.
+    Took(u64),
     /// Client: appends or reads pages of streams that are elsewhere, which it asks for by [`Request`]s.
     Stripe {
         /// One that the server offers.
@@ -87,7 +102,8 @@ pub enum Message<'a> {
         /// The number of the producer's next record: the stream has those before it.
         next: u64,
     },
-    /// Server: the producer's records with a smaller number survive a loss of power.
+    /// Server: the producer's records with a smaller number survive a loss of power; or, to a reader, the cursor after
+    /// this number of records is saved.
     Synced(u64),
     /// Server: a record.
     Entry {
@@ -142,68 +158,6 @@ pub enum MessageError {
     },
 }
 
-/// Takes a field.
-struct Fields<'a>(&'a [u8]);
-
-impl<'a> Fields<'a> {
-    fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
-        let (field, rest) = self.0.split_first_chunk::<N>()?;
-        self.0 = rest;
-        Some(*field)
-    }
-
-    fn u64(&mut self) -> Option<u64> {
-        self.take().map(u64::from_le_bytes)
-    }
-
-    fn u32(&mut self) -> Option<u32> {
-        self.take().map(u32::from_le_bytes)
-    }
-
-    fn sizes(&mut self) -> Option<Sizes> {
-        Some([self.u32()?, self.u32()?, self.u32()?])
-    }
-
-    /// All that is left.
-    fn rest(&mut self) -> &'a [u8] {
-        std::mem::take(&mut self.0)
-    }
-
-    fn cursor(&mut self) -> Option<Cursor> {
-        let (index, offset) = (self.u64()?, self.u32()?);
-        Some(Cursor { index, offset })
-    }
-
-    /// An id, and a name after its length.
-    fn named(&mut self) -> Option<(u64, &'a str)> {
-        let (id, [len]) = (self.u64()?, self.take()?);
-        let (name, rest) = self.0.split_at_checked(usize::from(len))?;
-        self.0 = rest;
-        Some((id, std::str::from_utf8(name).ok()?))
-    }
-
-    fn text(self) -> Option<&'a str> {
-        std::str::from_utf8(self.0).ok()
-    }
-
-    /// What was read, if nothing is left.
-    fn end<T>(self, read: Option<T>) -> Option<T> {
-        read.filter(|_| self.0.is_empty())
-    }
-}
-
-fn put_cursor(out: &mut Vec<u8>, cursor: Cursor) {
-    out.extend_from_slice(&cursor.index.to_le_bytes());
-    out.extend_from_slice(&cursor.offset.to_le_bytes());
-}
-
-/// An id, and a name of at most 255 bytes, after its length.
-fn put_named(out: &mut Vec<u8>, id: u64, name: &str) {
-    out.extend_from_slice(&id.to_le_bytes());
-    out.push(exact(name.len()));
-    out.extend_from_slice(name.as_bytes());
-}
-
 /// Text as far as a frame may have it.
 fn cut(text: &str) -> &str {
     let most = text.len().min(TEXT_LEN_MAX);
@@ -228,6 +182,8 @@ impl<'a> Message<'a> {
             Self::Entry { .. } => 19,
             Self::Unread { .. } => 20,
             Self::Done { .. } => 21,
+            Self::TailKept { .. } => 28,
+            Self::Took(_) => 29,
         }
     }
 
@@ -261,6 +217,18 @@ impl<'a> Message<'a> {
                 out.extend_from_slice(&max.to_le_bytes());
                 out.extend_from_slice(name.as_bytes());
             }
+            Self::TailKept {
+                name,
+                consumer,
+                max,
+                follow,
+            } => {
+                out.push(u8::from(follow));
+                out.extend_from_slice(&max.to_le_bytes());
+                put_name(out, consumer);
+                out.extend_from_slice(name.as_bytes());
+            }
+            Self::Took(records) => out.extend_from_slice(&records.to_le_bytes()),
             Self::Record(payload) => out.extend_from_slice(payload),
             Self::End => {}
             Self::Refused(text) => out.extend_from_slice(cut(text).as_bytes()),
@@ -392,6 +360,21 @@ impl<'a> Message<'a> {
                 let cursor = fields.cursor();
                 fields.end(cursor.map(|cursor| Self::Done { records, cursor }))
             }
+            28 => {
+                let [follow] = fields.take()?;
+                let (max, consumer) = (fields.u64()?, fields.name()?);
+                let name = fields.text()?;
+                (follow <= 1).then_some(Self::TailKept {
+                    name,
+                    consumer,
+                    max,
+                    follow: follow == 1,
+                })
+            }
+            29 => {
+                let records = fields.u64();
+                fields.end(records.map(Self::Took))
+            }
             22..=27 => Answer::of_kind(kind, fields).map(Self::Answer),
             _ => None,
         }
@@ -508,6 +491,13 @@ mod tests {
             10..19 => Message::Request(request(kind - 10, bytes, n)),
             19..25 => Message::Answer(answer(kind - 19, text, bytes, n)),
             25 => Message::Start(n),
+            27 => Message::TailKept {
+                name: text,
+                consumer: text,
+                max: n,
+                follow: n.is_multiple_of(2),
+            },
+            28 => Message::Took(n),
             _ => Message::Done { records: n, cursor },
         };
         let mut out = Vec::new();
@@ -519,7 +509,7 @@ mod tests {
     proptest! {
         #[test]
         fn frames_are_read_however_they_are_cut(
-            kinds in prop::collection::vec(0..27_usize, 1..20),
+            kinds in prop::collection::vec(0..29_usize, 1..20),
             text in "[a-z.]{0,64}",
             bytes in prop::collection::vec(any::<u8>(), 0..300),
             cursor in cursors(),

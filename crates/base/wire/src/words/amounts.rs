@@ -72,8 +72,9 @@ pub fn parse_bytes(text: &str) -> Result<u64, String> {
     let number = match digits.parse::<u64>() {
         // `parse` accepts a sign.
         Ok(number) if !digits.starts_with('+') => number,
-        // Its range is what is wrong.
-        Err(error) if *error.kind() == IntErrorKind::PosOverflow => u64::MAX,
+        Err(error) if *error.kind() == IntErrorKind::PosOverflow => {
+            return Err(out_of_range(text));
+        }
         _ => {
             return Err(format!(
                 "'{text}' is not a size: write one like 500k, 64MiB or 2G"
@@ -81,7 +82,15 @@ pub fn parse_bytes(text: &str) -> Result<u64, String> {
         }
     };
     let bytes = number.checked_mul(factor);
-    bytes.ok_or_else(|| format!("'{text}' is too large"))
+    bytes.ok_or_else(|| out_of_range(text))
+}
+
+/// The error for a number that 64 bits do not hold: no such number is meant, so it is not taken for the largest one.
+fn out_of_range(text: &str) -> String {
+    format!(
+        "'{text}' is out of range: the largest number is {}",
+        u64::MAX
+    )
 }
 
 #[cfg(test)]
@@ -105,11 +114,15 @@ mod tests {
             let refused = parse_bytes(text).unwrap_err();
             assert!(refused.contains("is not a size"), "{refused}");
         }
-        assert!(
-            parse_bytes("99999999999T")
-                .unwrap_err()
-                .contains("too large")
-        );
-        assert_eq!(parse_bytes("99999999999999999999"), Ok(u64::MAX));
+        assert_eq!(parse_bytes("18446744073709551615"), Ok(u64::MAX));
+        for text in [
+            "99999999999T",
+            "18446744073709551616",
+            "99999999999999999999",
+            "18014398509481984Ki",
+        ] {
+            let refused = parse_bytes(text).unwrap_err();
+            assert!(refused.contains("out of range"), "{refused}");
+        }
     }
 }

@@ -143,7 +143,11 @@ pub(crate) struct Args {
 /// The relay that the command line describes.
 fn spec(args: &Args) -> Result<RelaySpec> {
     let options = options(args)?;
-    let bytes_max = args.disk_limit.as_deref().map(text::bytes).transpose()?;
+    let bytes_max = args
+        .disk_limit
+        .as_deref()
+        .map(|text| bounded::bytes(text, "--disk-limit"))
+        .transpose()?;
     if let Some(limit) = bytes_max {
         bounded::size(limit, "--disk-limit", &(1..=bounded::BYTES_MAX))?;
     }
@@ -167,7 +171,7 @@ fn spec(args: &Args) -> Result<RelaySpec> {
 /// Its addresses, memory and block files.
 fn options(args: &Args) -> Result<RelayOptions> {
     let mut options = RelayOptions::new(address("--listen", &args.listen, CONTROL_PORT)?);
-    options.block_bytes = usize::try_from(text::bytes(&args.block_size)?)?;
+    options.block_bytes = usize::try_from(bounded::bytes(&args.block_size, "--block-size")?)?;
     let bytes = options.block_bytes;
     if !BLOCK_BYTES.contains(&bytes) || !bytes.is_multiple_of(BLOCK_UNIT) {
         return Err(refuse(

@@ -6,10 +6,10 @@ use anyhow::{Context, Result};
 use rustix::thread::CpuSet;
 use strata_capture::live::{Direction, Exclusive, LiveOptions, Rings, Stamps, interface_names};
 use strata_record::{InterfaceSpec, SandboxSpec, Shed};
+use strata_terminal::bounded;
 use strata_terminal::confined::NetnsArgs;
 use strata_terminal::output::refuse;
 use strata_terminal::rings::{RingsArg, percent};
-use strata_terminal::text;
 use strata_terminal::text::warn;
 
 /// Maximum bytes captured of a packet, as in tcpdump and libpcap.
@@ -331,8 +331,10 @@ fn cores(text: &str) -> Result<Vec<usize>> {
 /// As with tcpdump's -B, a bare number is in KiB.
 fn ring_bytes(text: &str) -> Result<usize> {
     let bytes = match text.parse::<u64>() {
-        Ok(kib) => kib.checked_mul(1024).context("-B is too large")?,
-        Err(_) => text::bytes(text)?,
+        Ok(kib) => kib
+            .checked_mul(1024)
+            .ok_or_else(|| refuse(format!("-B: '{text}' is out of range")))?,
+        Err(_) => bounded::bytes(text, "-B")?,
     };
     anyhow::ensure!(bytes < 1 << 32, "-B must be below 4GiB");
     Ok(usize::try_from(bytes)?)

@@ -103,7 +103,11 @@ impl LogFiles {
 
     /// A log in this directory, for this group too.
     pub(crate) fn spec(&self, dir: &Path, group: Option<Group>) -> Result<LogSpec> {
-        let bytes_max = self.disk_limit.as_deref().map(text::bytes).transpose()?;
+        let bytes_max = self
+            .disk_limit
+            .as_deref()
+            .map(|text| bounded::bytes(text, "--disk-limit"))
+            .transpose()?;
         if let Some(limit) = bytes_max {
             bounded::size(limit, "--disk-limit", &(1..=bounded::BYTES_MAX))?;
         }
@@ -174,7 +178,7 @@ impl LogArgs {
     }
 
     fn spec(&self, dir: &Path) -> Result<LogSpec> {
-        let block_bytes = usize::try_from(text::bytes(&self.block_size)?)?;
+        let block_bytes = usize::try_from(bounded::bytes(&self.block_size, "--block-size")?)?;
         bounded::size(block_bytes as u64, "--block-size", &(64 << 10..=256 << 20))?;
         let ring = self.filecount.filter(|_| self.files.rotate_seconds == 0);
         let files_max = ring.map_or(Ok(0), |files| usize::try_from(files.get()))?;

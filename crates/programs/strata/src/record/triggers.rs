@@ -2,9 +2,9 @@
 
 use std::path::PathBuf;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use strata_record::TriggerSpec;
-use strata_terminal::{bounded, text};
+use strata_terminal::bounded;
 
 /// Options of `strata record` for full-capture triggers.
 #[derive(Debug, clap::Args)]
@@ -32,8 +32,11 @@ pub(super) struct TriggerArgs {
 
 impl TriggerArgs {
     pub(super) fn spec(&self) -> Result<TriggerSpec> {
-        let bytes = |text: &Option<String>| text.as_deref().map_or(Ok(0), text::bytes);
-        let look_back_bytes = bytes(&self.look_back).context("--look-back")?;
+        let bytes = |text: &Option<String>, option| {
+            let bytes = text.as_deref().map(|text| bounded::bytes(text, option));
+            bytes.unwrap_or(Ok(0))
+        };
+        let look_back_bytes = bytes(&self.look_back, "--look-back")?;
         if look_back_bytes > 0 {
             // All of it is touched before packets arrive; the other half is for everything else.
             let most = strata_record::machine_bytes().max(4 << 20) / 2;
@@ -45,7 +48,7 @@ impl TriggerArgs {
         }
         Ok(TriggerSpec {
             look_back_bytes,
-            first_bytes: bytes(&self.first_bytes).context("--first-bytes")?,
+            first_bytes: bytes(&self.first_bytes, "--first-bytes")?,
             eve: self.eve.clone(),
         })
     }

@@ -15,7 +15,8 @@ pub(crate) struct Covered {
     /// If it is not complete: why, and what to do, in plain English.
     #[schema(required)]
     pub(crate) why: Option<String>,
-    /// Why nothing was found, if that is likely a mistake: no packet of the log has this class, or this reason.
+    /// Packets that retention deleted, if they may be of this time; or why nothing was found, if that is likely a
+    /// mistake: no packet of the log has this class, or this reason.
     #[schema(required)]
     pub(crate) remark: Option<String>,
     /// Packets searched.

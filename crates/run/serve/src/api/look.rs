@@ -15,7 +15,7 @@ use strata_control::api::Connection;
 use strata_filter::Filter;
 use strata_query::{
     ByLink, ExportOptions, Exported, ExportedFlows, FileFormat, FlowOptions, RecordFormat,
-    export as export_packets, export_flow_table, export_flows, export_packet_table,
+    check_keys, export as export_packets, export_flow_table, export_flows, export_packet_table,
 };
 use strata_rules::Action;
 use strata_store::{Damage, Log, damage_counts, damage_texts};
@@ -412,9 +412,14 @@ pub(super) async fn export(
     let turn = app.work.turn().await?;
     let shared = Arc::clone(&app);
     let name = log.clone();
-    let opened = app
+    // Before the first byte: afterwards, the connection could only be cut.
+    let (opened, sought) = app
         .work
-        .short(move |_| of_logs::open(&shared.logs, &name))
+        .short(move |_| {
+            let opened = of_logs::open(&shared.logs, &name)?;
+            check_keys(&opened, &sought.find()).map_err(no_key)?;
+            Ok((opened, sought))
+        })
         .await?;
     // A file has no place for a remark.
     let classes = of_logs::classes_of(&opened);
@@ -427,16 +432,21 @@ pub(super) async fn export(
     let (mut sink, body) = streamed_body(connection.map(|Extension(one)| one), waiting);
     tokio::task::spawn_blocking(move || {
         let _turn = turn;
-        match written(&opened, &sought, &format.holds, &mut sink) {
-            Err(error) => sink.fail(&error.to_string()),
+        let written = written(&opened, &sought, &format.holds, &mut sink);
+        let why = match &written {
+            // The connection is cut, so that the browser does not take the file for a whole one.
+            Err(error) => Some(error.to_string()),
             Ok(left) => {
                 let lost = of_logs::lost_words(&opened);
-                let lost = lost.unwrap_or_else(|refused| Some(refused.error));
-                if let Some(why) = (Left { lost, ..left }).told() {
-                    let what = format!("a download of log {log} is incomplete");
-                    app.audit.note(&who.name, &what, &why);
-                }
+                left.told(lost.unwrap_or_else(|refused| Some(refused.error)))
             }
+        };
+        if let Some(why) = why {
+            let what = format!("a download of log {log} is incomplete");
+            app.audit.note(&who.name, &what, &why);
+        }
+        if let Err(error) = written {
+            sink.fail(&error.to_string());
         }
     });
     let head = [
@@ -449,19 +459,25 @@ pub(super) async fn export(
     Ok((head, Body::new(body)).into_response())
 }
 
+/// A part that is wanted is encrypted, and its key is not here.
+fn no_key(error: ArchiveError) -> Refused {
+    match error.lacks_key() {
+        true => Refused::new(StatusCode::BAD_REQUEST, "invalid", error.to_string()),
+        false => error.into(),
+    }
+}
+
 /// What of a log a download could not have.
 struct Left {
     packets: u64,
     /// Packets that the filter could not test.
     untested: u64,
     damage: Vec<Damage>,
-    /// What the log lacks.
-    lost: Option<String>,
 }
 
 impl Left {
-    /// Nothing where the download has all.
-    fn told(&self) -> Option<String> {
+    /// Nothing where the download has all; `lost` is what the log lacks.
+    fn told(&self, lost: Option<String>) -> Option<String> {
         let untested = (self.untested > 0).then(|| {
             let packets = count_of(self.untested, "packet");
             format!("{packets} left out untested: the filter tests bytes that were not kept")
@@ -478,7 +494,7 @@ impl Left {
             }
         });
         let told = damaged.into_iter().chain(untested);
-        let told: Vec<String> = told.chain(self.lost.clone()).collect();
+        let told: Vec<String> = told.chain(lost).collect();
         (!told.is_empty()).then(|| told.join("; "))
     }
 }
@@ -489,7 +505,6 @@ impl From<Exported> for Left {
             packets: exported.left_out,
             untested: exported.untested,
             damage: exported.damage,
-            lost: None,
         }
     }
 }
@@ -500,7 +515,6 @@ impl From<ExportedFlows> for Left {
             packets: exported.left_out,
             untested: exported.untested,
             damage: exported.damage,
-            lost: None,
         }
     }
 }

@@ -16,7 +16,7 @@ use strata_store::Log;
 use strata_wire::{FlowKey, prefetch_whole};
 
 use crate::answers::refused::Refused;
-use crate::logs::{classes_of, lost_words};
+use crate::logs::{classes_of, deleted_words, lost_words};
 use crate::search::series::{Histogram, Sum};
 
 pub(crate) use row::Row;
@@ -123,6 +123,8 @@ pub(crate) struct Found {
     untested: u64,
     /// What of it the log lacks, whatever is sought.
     lost: Option<String>,
+    /// What retention deleted that may have been of the time that is searched.
+    deleted: Option<String>,
     /// All classes that its packets may have; none if that is not known.
     classes_of_log: BTreeSet<String>,
 }
@@ -156,6 +158,7 @@ impl Found {
             encrypted: 0,
             untested: 0,
             lost: None,
+            deleted: None,
             classes_of_log: BTreeSet::new(),
         }
     }
@@ -293,8 +296,10 @@ impl Found {
     }
 
     /// All of it is in this log: what the log lacks, it may lack too.
-    pub(crate) fn note_log(&mut self, log: &Log) -> Result<(), Refused> {
+    /// From `from_ns` on, retention may have deleted some.
+    pub(crate) fn note_log(&mut self, log: &Log, from_ns: Option<u64>) -> Result<(), Refused> {
         self.lost = lost_words(log)?;
+        self.deleted = deleted_words(log, from_ns);
         self.classes_of_log = classes_of(log);
         Ok(())
     }

@@ -121,10 +121,11 @@ impl Asked {
         if let (Some(from), Some(to)) = (sought.from_ns, sought.to_ns)
             && from >= to
         {
-            return Err(Refused::invalid(
-                "to",
-                "the end of the time is before its start",
-            ));
+            let error = match from == to {
+                true => "the end of the time is its start, so it is empty: write a later end",
+                false => "the end of the time is before its start",
+            };
+            return Err(Refused::invalid("to", error));
         }
         Ok(sought)
     }

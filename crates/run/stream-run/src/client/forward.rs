@@ -1,20 +1,18 @@
 //! A thread that keeps a producer connected to its server, and sends it records: from memory, or from a spool, which is
 //! a stream of this machine.
 
-use std::collections::VecDeque;
-use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use strata_stream::{Cursor, Form, Retention, StreamName};
-use strata_wire::unix_ns;
+use strata_stream::{Cursor, StreamName};
 
 use super::producer::{ProducerSpec, StreamProducer};
-use crate::error::{Result, StreamError};
+use super::spool::{SPOOL_HELD_MAX, Spool};
+use crate::StreamDir;
+use crate::error::StreamError;
 use crate::peer::PeerError;
-use crate::{SavedCursor, StreamDir, StreamReader, StreamSpec};
 
 /// Records are sent after this time.
 const SEND_EVERY: Duration = Duration::from_millis(50);
@@ -26,13 +24,6 @@ const CONFIRM_LIMIT: Duration = Duration::from_secs(30);
 const ABSENT_LIMIT: Duration = Duration::from_secs(10);
 /// Bytes that a record takes besides its own.
 const RECORD_COST: usize = 16;
-/// Records of a spool that are in memory have at most these bytes, or one of them has.
-const SPOOL_HELD_MAX: usize = 64 << 20;
-/// Records that are read of a spool at once.
-const AT_ONCE: u64 = 1_000;
-const SAVE_EVERY: Duration = Duration::from_secs(1);
-/// The cursor of a spool: the server has confirmed the records before it.
-const CURSOR: &str = "forwarded";
 
 /// Where the records come from.
 pub enum Source {
@@ -131,6 +122,9 @@ struct Forward {
     first: u64,
     retry: Retry,
     given_up: u64,
+    /// Nothing more comes; and whether the server could not be reached since then.
+    is_ending: bool,
+    is_absent_at_end: bool,
 }
 
 /// When to connect next.
@@ -145,160 +139,13 @@ struct Retry {
     confirmed: u64,
 }
 
-/// A stream that is sent, and kept until it is confirmed.
-struct Spool {
-    dir: StreamDir,
-    name: StreamName,
-    reader: StreamReader,
-    /// Cursors, with the numbers of the records there, that are not confirmed.
-    ahead: VecDeque<(u64, Cursor)>,
-    /// As it was saved last, and what could not be read since then.
-    saved: SavedCursor,
-    unread: u64,
-    saved_at: Instant,
-}
-
-impl Spool {
-    fn consumer() -> StreamName {
-        CURSOR.parse().expect("a name")
-    }
-
-    /// Makes a stream that is about to be created a spool.
-    fn make(dir: &StreamDir, name: &StreamName) -> Result<()> {
-        let saved = SavedCursor {
-            cursor: Cursor::START.to_string(),
-            next_seq: Some(0),
-            ..SavedCursor::none()
-        };
-        dir.save(name, &Self::consumer(), &saved)
-    }
-
-    fn open(dir: StreamDir, name: StreamName) -> Result<(Self, u64)> {
-        let mut reader = dir.read(&name)?;
-        let saved = dir.saved(&name, &Self::consumer())?;
-        let known = saved.and_then(|saved| {
-            let cursor: Cursor = saved.cursor.parse().ok()?;
-            Some((cursor, saved.next_seq?, saved))
-        });
-        let Some((cursor, next, saved)) = known else {
-            return Err(StreamError::NotSpool {
-                dir: dir.path.clone(),
-                name: name.to_string(),
-            });
-        };
-        // What was deleted before it could be sent counts, from the first record on.
-        reader.seek(cursor, Some(next));
-        let spool = Self {
-            dir,
-            name,
-            reader,
-            ahead: VecDeque::new(),
-            saved,
-            unread: 0,
-            saved_at: Instant::now(),
-        };
-        Ok((spool, next))
-    }
-
-    /// Puts records that are durable; how many could not be read.
-    fn read(&mut self, producer: &mut StreamProducer, durable: Cursor) -> Result<u64> {
-        let len_max = producer.record_len_max();
-        let mut too_long = 0;
-        self.reader.refresh()?;
-        while producer.held_bytes() < SPOOL_HELD_MAX && self.reader.cursor() < durable {
-            let count = self.reader.read(AT_ONCE, |entry| {
-                // Sealed records have numbers.
-                if let Some(seq) = entry.seq {
-                    producer.skip_to(seq);
-                }
-                if len_max.is_some_and(|max| entry.payload.len() > max) {
-                    producer.skip_to(producer.next() + 1);
-                    too_long += 1;
-                } else {
-                    producer.put(entry.payload);
-                }
-                let goes_on = entry.next < durable && producer.held_bytes() < SPOOL_HELD_MAX;
-                Ok::<bool, StreamError>(goes_on)
-            })?;
-            if count == 0 {
-                break;
-            }
-            self.ahead
-                .push_back((producer.next(), self.reader.cursor()));
-        }
-        Ok(self.news() + too_long)
-    }
-
-    /// How many more records were deleted before they could be read.
-    fn count_deleted(&mut self, durable: Cursor) -> Result<u64> {
-        self.reader.refresh()?;
-        if self.reader.cursor() < durable {
-            self.reader.read(1, |_| Ok::<bool, StreamError>(false))?;
-        }
-        Ok(self.news())
-    }
-
-    /// Records that could not be read since this was asked.
-    fn news(&mut self) -> u64 {
-        let unread = self.reader.unread();
-        let unread = unread.missing.0 + unread.expired;
-        unread - std::mem::replace(&mut self.unread, unread)
-    }
-
-    /// Saves up to where the server has confirmed the records.
-    fn save(&mut self, confirmed: u64, given_up: u64, now: Instant) -> Result<()> {
-        let mut reached = None;
-        while let Some(&(number, cursor)) = self.ahead.front()
-            && number <= confirmed
-        {
-            reached = Some((number, cursor));
-            self.ahead.pop_front();
-        }
-        if let Some((number, cursor)) = reached {
-            self.saved.cursor = cursor.to_string();
-            self.saved.next_seq = Some(number);
-            self.saved.expired += given_up;
-            self.saved.time_ns = unix_ns();
-            self.saved_at = now;
-            self.dir.save(&self.name, &Self::consumer(), &self.saved)?;
-        }
-        Ok(())
-    }
-}
-
-/// A directory as a spool, made if need be, with a stream in it that is kept to a size.
-///
-/// # Errors
-///
-/// If there is a stream of this name that is not a spool.
-pub fn spool(path: &Path, stream: &StreamName, bytes_max: u64) -> Result<StreamDir> {
-    let dir = StreamDir::create(path, None)?;
-    let spec = StreamSpec {
-        retention: Retention {
-            bytes: Some(bytes_max),
-            age: None,
-        },
-        form: Form::Sealed,
-    };
-    if !dir.names()?.contains(stream) {
-        Spool::make(&dir, stream)?;
-        dir.create_stream(stream, &spec, unix_ns())?;
-    } else if dir.saved(stream, &Spool::consumer())?.is_none() {
-        return Err(StreamError::NotSpool {
-            dir: path.display().to_string(),
-            name: stream.to_string(),
-        });
-    }
-    Ok(dir)
-}
-
 impl Forwarder {
     /// Starts the thread. From memory, the server has to be there now; a spool is kept until it is.
     ///
     /// # Errors
     ///
     /// If the server refuses, or the spool cannot be read.
-    pub fn start(spec: ProducerSpec, source: Source) -> std::result::Result<Self, ForwardError> {
+    pub fn start(spec: ProducerSpec, source: Source) -> Result<Self, ForwardError> {
         let (spool, next, made, memory_max) = match source {
             Source::Memory(bytes) => (None, 0, 0, bytes),
             Source::Spool(dir, name, made) => {
@@ -330,6 +177,8 @@ impl Forwarder {
                 confirmed: next,
             },
             given_up: 0,
+            is_ending: false,
+            is_absent_at_end: false,
         };
         let thread = thread::Builder::new().name("stream-forward".into());
         let thread = thread.spawn(move || forward.run());
@@ -383,7 +232,8 @@ impl Forwarder {
         (std::mem::take(&mut queue.warnings), queue.failure.clone())
     }
 
-    /// Ends, once all is confirmed; a spool keeps what is not, and so its server is not waited for.
+    /// Ends, once all is confirmed; a spool keeps what is not, and so its server is not waited for: it is tried once
+    /// more, also if the next attempt were due later.
     #[must_use]
     pub fn finish(self) -> Forwarded {
         self.shared.lock().is_ending = true;
@@ -419,6 +269,7 @@ impl Forward {
         loop {
             let (ending, spooled) = self.take();
             let now = Instant::now();
+            self.is_ending = ending;
             if let Err(error) = self.turn(now, spooled) {
                 return self.fail(error.to_string());
             }
@@ -459,7 +310,7 @@ impl Forward {
     }
 
     /// Reads the spool, and sends and hears what there is.
-    fn turn(&mut self, now: Instant, spooled: Cursor) -> std::result::Result<(), ForwardError> {
+    fn turn(&mut self, now: Instant, spooled: Cursor) -> Result<(), ForwardError> {
         if let Some(spool) = &mut self.spool
             && self.producer.is_connected()
         {
@@ -472,7 +323,11 @@ impl Forward {
                 drop(self.shared.wait(self.shared.lock(), SEND_EVERY));
                 Ok(())
             }
-            false => self.producer.connect(),
+            false => {
+                let connected = self.producer.connect();
+                self.is_absent_at_end = self.is_ending && connected.is_err();
+                connected
+            }
         };
         match done {
             Ok(()) => self.heard(),
@@ -481,7 +336,7 @@ impl Forward {
         }
         let confirmed = self.producer.confirmed();
         if let Some(spool) = &mut self.spool
-            && spool.saved_at.elapsed() >= SAVE_EVERY
+            && spool.is_save_due()
         {
             spool.save(confirmed, self.given_up, now)?;
         }
@@ -531,7 +386,7 @@ impl Forward {
 
     /// Nothing more comes: ends if all is confirmed, or the server is not there.
     fn end(&mut self, since: Instant, spooled: Cursor) -> Option<Forwarded> {
-        let is_read = |spool: &Spool| spool.reader.cursor() >= spooled;
+        let is_read = |spool: &Spool| spool.is_read(spooled);
         let is_all = self.spool.as_ref().is_none_or(is_read);
         let is_connected = self.producer.is_connected();
         if !is_connected && is_all && self.producer.unconfirmed() == 0 {
@@ -550,7 +405,13 @@ impl Forward {
                 ABSENT_LIMIT,
             ),
         };
-        let is_over = since.elapsed() >= limit || (self.spool.is_some() && !is_connected);
+        let is_kept = self.spool.is_some();
+        if is_kept && !is_connected && !self.is_absent_at_end {
+            // The server may be back since the last attempt.
+            self.retry.at = Instant::now();
+        }
+        let is_over =
+            since.elapsed() >= limit || (is_kept && !is_connected && self.is_absent_at_end);
         let why = self.retry.why.clone();
         is_over.then(|| self.ended(None, why.or(Some("the server did not answer".to_owned()))))
     }

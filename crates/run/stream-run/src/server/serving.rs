@@ -10,6 +10,7 @@ use strata_stream::{Origin, StreamName, siphash24};
 use strata_wire::{exact, unix_ns};
 
 use super::hosted::HostedStripe;
+use super::kept::KeptCursor;
 use super::shared::{ProducerSession, SharedError, SharedStreams, Turn};
 use crate::peer::{Came, Peer, PeerError, Result};
 use crate::{StreamDir, StreamError, StreamReader, StreamSpec, Unread};
@@ -20,6 +21,8 @@ const ASK_LIMIT: Duration = Duration::from_secs(10);
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// Records that are read before it is looked whether to stop.
 const AT_ONCE: u64 = 1000;
+/// How long a client may take, after the last record, to say that it has done with all of them.
+const TAKE_LIMIT: Duration = Duration::from_secs(30);
 
 /// What all connections of a server did.
 pub(super) struct Served {
@@ -59,8 +62,15 @@ pub(super) enum Ended {
 /// What a client asks for.
 enum Asked {
     Append(StreamName, (u64, StreamName)),
-    Tail(StreamName, From, u64, bool),
+    Tail(StreamName, Begin, u64, bool),
     Stripe(StreamName),
+}
+
+/// Where a client begins to read.
+enum Begin {
+    At(From),
+    /// At a cursor that the server keeps under this name.
+    Kept(StreamName),
 }
 
 /// What a server has.
@@ -102,8 +112,8 @@ pub(super) fn serve(
                 .map_err(Ended::from)
                 .and_then(|session| append(peer, session, &name, served, stop))
         }
-        (Asked::Tail(name, from, max, follow), Some(streams)) => {
-            let wanted = (from, max, follow);
+        (Asked::Tail(name, begin, max, follow), Some(streams)) => {
+            let wanted = (&begin, max, follow);
             let secret = offer.secret;
             tail(peer, (streams.dir(), &name, secret), wanted, served, stop)
         }
@@ -146,6 +156,7 @@ fn said(error: &StreamError) -> String {
         StreamError::TooLong { .. }
         | StreamError::Lost { .. }
         | StreamError::Producers { .. }
+        | StreamError::Cursors { .. }
         | StreamError::Paused { .. } => error.to_string(),
         _ => error.of_disk().unwrap_or_else(|| {
             "the stream cannot be used: see the messages of its server".to_owned()
@@ -185,7 +196,18 @@ fn ask(peer: &mut Peer) -> Result<std::result::Result<Asked, String>> {
             from,
             max,
             follow,
-        } => Some(named(name, &|name| Asked::Tail(name, from, max, follow))),
+        } => Some(named(name, &|name| Asked::Tail(name, Begin::At(from), max, follow))),
+        Message::TailKept {
+            name,
+            consumer,
+            max,
+            follow,
+        } => Some(match consumer.parse::<StreamName>() {
+            Ok(consumer) if !matches!(consumer.as_str(), "." | "..") => named(name, &|name| {
+                Asked::Tail(name, Begin::Kept(consumer.clone()), max, follow)
+            }),
+            _ => Err("the cursor's name: 1 to 64 letters, digits, dots, underscores and hyphens are needed".to_owned()),
+        }),
         _ => None,
     })
 }
@@ -267,15 +289,19 @@ fn take_records(
 fn tail(
     peer: &mut Peer,
     (dir, name, secret): (&StreamDir, &StreamName, [u64; 2]),
-    (from, max, follow): (From, u64, bool),
+    (begin, max, follow): (&Begin, u64, bool),
     served: &Served,
     stop: &AtomicBool,
 ) -> std::result::Result<(), Ended> {
     let mut reader = dir.read(name)?;
-    match from {
-        From::Cursor(cursor) => reader.seek(cursor, None),
-        From::Since(time_ns) => reader.seek_time(time_ns)?,
-        From::Last(records) => reader.seek_last(records)?,
+    let mut kept = None;
+    match begin {
+        Begin::At(From::Cursor(cursor)) => reader.seek(*cursor, None),
+        Begin::At(From::Since(time_ns)) => reader.seek_time(*time_ns)?,
+        Begin::At(From::Last(records)) => reader.seek_last(*records)?,
+        Begin::Kept(consumer) => {
+            kept = Some(KeptCursor::open(dir, (name, consumer), &mut reader)?);
+        }
     }
     peer.put(&Message::Ready {
         record_len_max: 0,
@@ -289,17 +315,25 @@ fn tail(
         served.read.fetch_add(count, Ordering::Relaxed);
         tell_unread(peer, &reader, &mut told)?;
         peer.flush()?;
+        if let Some(kept) = &mut kept {
+            kept.sent(&reader, sent);
+            if let Came::Closed = hear(peer, kept, Duration::ZERO)? {
+                return Ok(());
+            }
+        }
         if count > 0 {
             continue;
         }
         if !follow {
             break;
         }
-        // A client that follows says nothing more.
-        match peer.receive(Duration::ZERO)? {
-            Came::Nothing => {}
-            Came::Some => return Err(peer.unexpected().into()),
-            Came::Closed => return Ok(()),
+        // A client without a cursor says nothing more.
+        if kept.is_none() {
+            match peer.receive(Duration::ZERO)? {
+                Came::Nothing => {}
+                Came::Some => return Err(peer.unexpected().into()),
+                Came::Closed => return Ok(()),
+            }
         }
         reader.wait(LOOK_EVERY);
         reader.refresh()?;
@@ -312,7 +346,46 @@ fn tail(
         records: sent,
         cursor,
     })?;
-    Ok(peer.flush()?)
+    peer.flush()?;
+    let Some(mut kept) = kept else {
+        return Ok(());
+    };
+    let until = Instant::now() + TAKE_LIMIT;
+    while Instant::now() < until && !stop.load(Ordering::Relaxed) {
+        if let Came::Closed = hear(peer, &mut kept, LOOK_EVERY)? {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// Takes what a client says of the records that it has done with, saves its cursor then, and says so.
+fn hear(
+    peer: &mut Peer,
+    kept: &mut KeptCursor<'_>,
+    limit: Duration,
+) -> std::result::Result<Came, Ended> {
+    let came = peer.receive(limit)?;
+    let mut has_news = false;
+    while let Some(message) = peer.next_message()? {
+        let is_right = match message {
+            Message::Took(records) => kept.took(records),
+            _ => false,
+        };
+        if !is_right {
+            return Err(peer.unexpected().into());
+        }
+        has_news = true;
+    }
+    if has_news {
+        let records = kept.save()?;
+        // A client that has gone after its last word is none the worse.
+        if !matches!(came, Came::Closed) {
+            peer.put(&Message::Synced(records))?;
+            peer.flush()?;
+        }
+    }
+    Ok(came)
 }
 
 /// Does with pages of a stripe what a client asks, in its order.

@@ -5,6 +5,7 @@ use std::ops::RangeInclusive;
 use anyhow::Result;
 
 use crate::output::refuse;
+use crate::text;
 
 /// The longest duration accepted anywhere: 366 days.
 pub const SECONDS_MAX: u64 = 366 * 86_400;
@@ -39,6 +40,15 @@ pub fn count<const LOW: usize, const HIGH: usize>(text: &str) -> Result<usize, S
     number
         .filter(|number| (LOW..=HIGH).contains(number))
         .ok_or_else(|| format!("write a whole number from {LOW} to {HIGH}"))
+}
+
+/// A size as text, named by its option.
+///
+/// # Errors
+///
+/// If it is none, or 64 bits do not hold it: the program exits with 2.
+pub fn bytes(text: &str, option: &str) -> Result<u64> {
+    text::bytes(text).map_err(|error| refuse(format!("{option}: {error}")))
 }
 
 /// A size, named by its option, within a range.
@@ -91,5 +101,9 @@ mod tests {
         assert_eq!(error, "--look-back must be from 1MiB to 1EiB");
         assert!(size(u64::MAX, "-C", &range).is_err());
         assert_eq!(size(1 << 20, "-C", &range).unwrap(), 1 << 20);
+        for text in ["18446744073709551616", "99999999999999999999T", "x"] {
+            let error = bytes(text, "-C").unwrap_err();
+            assert!(error.is::<crate::output::Refused>(), "{error}");
+        }
     }
 }

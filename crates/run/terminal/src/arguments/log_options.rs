@@ -6,7 +6,8 @@ use rustix::process::umask;
 use strata_sandbox::{Group, Owner};
 use strata_store::DiskChoice;
 
-use crate::{arguments::bounded, text};
+use crate::arguments::bounded;
+use crate::output::refuse;
 
 /// The option that lets others read a log.
 #[derive(Debug, clap::Args)]
@@ -63,8 +64,10 @@ const FILE_BYTES_MAX: u64 = 1 << 50;
 /// As with tcpdump's -C, a bare number is in millions of bytes.
 pub fn rotate_bytes(text: &str) -> Result<u64> {
     let bytes = match text.parse::<u64>() {
-        Ok(millions) => millions.checked_mul(1_000_000).context("-C is too large")?,
-        Err(_) => text::bytes(text)?,
+        Ok(millions) => millions
+            .checked_mul(1_000_000)
+            .ok_or_else(|| refuse(format!("-C: '{text}' is out of range")))?,
+        Err(_) => bounded::bytes(text, "-C")?,
     };
     bounded::size(bytes, "-C", &(0..=FILE_BYTES_MAX))
 }

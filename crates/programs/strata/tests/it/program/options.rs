@@ -44,6 +44,41 @@ fn options(help: &str) -> Vec<(&str, &str)> {
     named.collect()
 }
 
+/// 2^64 and more is no number of packets, records or bytes: it is not taken for the largest one.
+#[test]
+fn amounts_beyond_64_bits_are_refused() {
+    let some = [
+        "generate -o - -c",
+        "generate -o - -p",
+        "replay -r missing.pcap -i lo -L",
+        "replay -r missing.pcap -i lo -p",
+        "record -r missing.pcap -o missing -C",
+        "record -r missing.pcap -o missing --disk-limit",
+        "record -r missing.pcap -o missing --block-size",
+        "record -i lo -o missing -B",
+        "relay -o missing --insecure --listen 127.0.0.1 --disk-limit",
+        "stream tail missing x -n",
+        "stream create missing x --retain",
+        "gpv run -r missing.pcap -w missing -c",
+        "telemetry generate --send-to 127.0.0.1 -c",
+    ];
+    for command in some {
+        for number in [
+            "18446744073709551616",
+            "99999999999999999999",
+            "99999999999999999999k",
+        ] {
+            let output = strata().args(command.split(' ')).arg(number).output();
+            let output = output.unwrap();
+            let said = String::from_utf8(output.stderr).unwrap();
+            assert_eq!(output.status.code(), Some(2), "{command} {number}: {said}");
+            let option = command.rsplit(' ').next().unwrap().trim_start_matches('-');
+            let is_named = said.contains("out of range") || said.contains(option);
+            assert!(is_named, "{command} {number}: {said}");
+        }
+    }
+}
+
 #[test]
 fn the_name_of_an_option_means_one_thing() {
     let mut all: BTreeMap<String, BTreeMap<String, Vec<&str>>> = BTreeMap::new();

@@ -251,6 +251,49 @@ fn what_is_missing_stays_missing_when_more_is_appended() {
     }
 }
 
+/// Nothing comes after the newest records: the stream's state has their number.
+#[test]
+fn lost_newest_records_are_counted_by_check_and_tail() {
+    for cut in [false, true] {
+        let streams = Streams::new();
+        streams.append("x", 0..200);
+        let pages = streams.path("pages");
+        let listed = ok(&mut streams.command("list", &["--json"]));
+        let x = listed.lines().find(|line| line.contains("\"x\"")).unwrap();
+        let x: Value = serde_json::from_str(x).unwrap();
+        assert_eq!(x["records"], 200);
+        if cut {
+            let file = fs::OpenOptions::new().write(true).open(&pages).unwrap();
+            file.set_len(100_000).unwrap();
+        } else {
+            let end = x["end"].as_str().unwrap();
+            let (page, offset) = end.split_once('.').unwrap();
+            let (page, offset): (u64, u64) = (page.parse().unwrap(), offset.parse().unwrap());
+            flip(&pages, page * PAGE + offset - 100);
+        }
+        let tail = streams.command("tail", &["x", "--cursor", "0.0"]).output();
+        let tail = tail.unwrap();
+        let read = String::from_utf8(tail.stdout).unwrap().lines().count();
+        let lost = 200 - read;
+        assert!(lost > 0 && (cut || lost == 1), "{lost}");
+        let said = String::from_utf8(tail.stderr).unwrap();
+        assert!(said.contains(&format!("{lost} record")), "{said}");
+        let (status, said) = streams.check("x");
+        assert_eq!(
+            (status, &said["missing_min"]),
+            (Some(1), &lost.into()),
+            "{said}"
+        );
+        let last = streams.command("tail", &["x", "-n", "1"]).output().unwrap();
+        let said = String::from_utf8(last.stderr).unwrap();
+        assert!(said.contains("missing"), "{said}");
+        if !cut {
+            streams.append("x", 0..1);
+            assert_eq!(streams.check("x").1["missing_min"], lost);
+        }
+    }
+}
+
 #[test]
 fn a_copy_over_another_page_does_not_displace_the_page_that_was_copied() {
     let streams = Streams::new();

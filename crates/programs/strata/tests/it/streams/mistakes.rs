@@ -195,6 +195,38 @@ fn what_cannot_be_kept_is_refused_and_the_default_is_what_can_be() {
     );
 }
 
+/// The advice is one that helps: the command that makes the directory, which the server can then serve.
+#[test]
+fn a_server_of_no_directory_of_streams_names_the_command_that_makes_one() {
+    let folder = tempfile::TempDir::new().unwrap();
+    let missing = folder.path().join("missing");
+    for dir in [folder.path(), missing.as_path()] {
+        for create in [&[][..], &["--create", "10GB,7d"]] {
+            let mut serve = strata();
+            serve.args(["stream", "serve"]).arg(dir).args(create);
+            let (_, errors) = said(serve.args(["--listen", "127.0.0.1:0"]), 1);
+            let advice = format!("`strata stream create {} NAME` makes one", dir.display());
+            assert!(errors.contains(&advice), "{errors}");
+        }
+    }
+    fs::write(folder.path().join("other"), "").unwrap();
+    let mut create = strata();
+    create
+        .args(["stream", "create"])
+        .arg(folder.path())
+        .arg("events");
+    let (_, errors) = said(&mut create, 1);
+    assert!(
+        errors.contains("holds other files: name a new or empty directory"),
+        "{errors}"
+    );
+    ok(strata()
+        .args(["stream", "create"])
+        .arg(&missing)
+        .arg("events"));
+    ok(strata().args(["stream", "list"]).arg(&missing));
+}
+
 #[test]
 fn times_that_are_none_are_refused() {
     let streams = Streams::new(&[]);

@@ -6,6 +6,7 @@ mod mistakes;
 mod producers;
 mod serve;
 mod servers;
+mod several;
 mod stripes;
 mod to_stream;
 

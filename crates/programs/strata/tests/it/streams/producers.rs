@@ -196,6 +196,36 @@ fn a_spool_outlasts_its_producer_and_an_outage_of_the_server() {
     assert!(server.records()["probe"] == spooled);
 }
 
+/// The next attempt to connect may be due only seconds after the end of the input.
+#[test]
+fn at_the_end_a_server_that_is_back_gets_the_records_of_a_spool() {
+    let folder = TempDir::new().unwrap();
+    let (dir, spool) = (folder.path().join("streams"), folder.path().join("spool"));
+    ok(strata().args(["stream", "create"]).arg(&dir).arg("events"));
+    let mut server = Server::start(&dir, "127.0.0.1:0");
+    server.kill();
+    let mut command = producer(&server.place(), "probe");
+    let command = command.arg("--spool").arg(&spool).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    feed(&mut stdin, "probe", 0..100);
+    // By then, several attempts have failed, and the next one is due seconds later.
+    std::thread::sleep(Duration::from_secs(4));
+    server.restart();
+    drop(stdin);
+    let output = child.wait_with_output().unwrap();
+    let (said, errors) = (
+        String::from_utf8(output.stdout).unwrap(),
+        String::from_utf8(output.stderr).unwrap(),
+    );
+    assert!(output.status.success(), "{errors}");
+    assert!(
+        said.starts_with("100 records appended; "),
+        "{said} {errors}"
+    );
+    assert!(server.records()["probe"] == expected("probe", 100));
+}
+
 #[test]
 fn records_that_a_server_never_confirmed_are_counted() {
     let folder = TempDir::new().unwrap();

@@ -214,7 +214,7 @@ fn what_cannot_be_is_refused_in_words() {
             assert!(errors.contains(problem), "{errors}");
         }
     }
-    let output = server.tail(&["--cursor", "@me"]).output().unwrap();
+    let output = server.tail(&["--cursor", "@../me"]).output().unwrap();
     assert_eq!(output.status.code(), Some(2));
     // While a client appends, no process of the server's machine does.
     let mut first = strata();
@@ -343,6 +343,10 @@ fn strangers_cost_little_and_stop_no_client() {
     let server = Server::start(&[]);
     let connect = || TcpStream::connect(server.address).unwrap();
     let tail_of = |name: &[u8]| [&[0, 1][..], &[0; 12], &[0xff; 8], name].concat();
+    let kept_of = |consumer: &[u8], name: &[u8]| {
+        let len = [u8::try_from(consumer.len()).unwrap()];
+        frame(28, &[&[1][..], &[0xff; 8], &len, consumer, name].concat())
+    };
     // What is no client, or asks for what cannot be, is disconnected.
     for bytes in [
         b"GET / HTTP/1.1\r\n\r\n".to_vec(),
@@ -358,6 +362,10 @@ fn strangers_cost_little_and_stop_no_client() {
         frame(1, b"\xff\xff"),
         frame(2, &tail_of(b"a/b")),
         frame(2, &tail_of(b"")[..10]),
+        kept_of(b"../../me", b"events"),
+        kept_of(b"..", b"events"),
+        kept_of(b"me", b"nobody"),
+        frame(29, &[0; 8]),
     ] {
         let mut stream = connect();
         stream.write_all(&bytes).unwrap();
@@ -464,4 +472,58 @@ fn a_server_in_its_sandbox_writes_and_reads_a_device() {
     let begun = pages.iter().filter(|page| page.starts_with(b"STRAPAGE"));
     assert!((2..=4).contains(&begun.count()));
     server.end();
+}
+
+/// The records that were printed, and no others, are before a cursor that the server keeps; local readers have the same.
+#[test]
+fn a_cursor_that_a_server_keeps_is_that_of_local_readers() {
+    let server = Server::start(&[]);
+    server.append(&[], lines(0..5_000).as_bytes());
+    let kept = |options: &[&str]| ok(server.tail(&["--cursor", "@me"]).args(options));
+    // In the middle of what the server sends at once.
+    assert_eq!(kept(&["-n", "1500"]), lines(0..1_500));
+    assert_eq!(kept(&["-n", "7"]), lines(1_500..1_507));
+    let here = |verb: &str, options: &[&str]| {
+        let mut command = strata();
+        command.args(["stream", verb]);
+        command
+            .arg(server.folder.path().join("streams"))
+            .args(options);
+        ok(&mut command)
+    };
+    let local = here("tail", &["events", "--cursor", "@me", "-n", "3"]);
+    assert_eq!(local, lines(1_507..1_510));
+    assert_eq!(kept(&[]), lines(1_510..5_000));
+    assert_eq!(kept(&[]), "");
+    let listed: serde_json::Value = serde_json::from_str(&here("list", &["--json"])).unwrap();
+    let consumer = &listed["consumers"][0];
+    assert_eq!(
+        (&consumer["name"], &consumer["lag"]),
+        (&"me".into(), &0.into())
+    );
+    // Followed, and ended by Ctrl-C.
+    let mut follow = server.tail(&["--cursor", "@me", "--follow"]);
+    let mut child = follow.stdout(Stdio::piped()).spawn().unwrap();
+    server.append(&[], b"new\n");
+    let mut line = String::new();
+    let mut out = BufReader::new(child.stdout.take().unwrap());
+    out.read_line(&mut line).unwrap();
+    assert_eq!(line, "new\n");
+    signal(&child, "INT");
+    assert!(child.wait().unwrap().success());
+    assert_eq!(kept(&[]), "");
+}
+
+#[test]
+fn a_server_keeps_a_bounded_number_of_cursors() {
+    let server = Server::start(&[]);
+    server.append(&[], b"first\n");
+    let cursors = server.folder.path().join("streams/cursors/events.stream");
+    ok(&mut server.tail(&["--cursor", "@0"]));
+    for other in 1..1_024 {
+        std::fs::copy(cursors.join("0"), cursors.join(other.to_string())).unwrap();
+    }
+    let said = failed(&mut server.tail(&["--cursor", "@one-more"]));
+    assert!(said.contains("1024 saved cursors already"), "{said}");
+    ok(&mut server.tail(&["--cursor", "@1023"]));
 }

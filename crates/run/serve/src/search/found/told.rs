@@ -203,8 +203,15 @@ impl Found {
         }
     }
 
-    /// Why nothing was found, if that is likely a mistake.
+    /// What was deleted, and why nothing was found, if that is likely a mistake.
     fn remark(&self) -> Option<String> {
+        let remarks = self.mistake().into_iter().chain(self.deleted.clone());
+        let remarks: Vec<String> = remarks.collect();
+        (!remarks.is_empty()).then(|| remarks.join("; "))
+    }
+
+    /// Why nothing was found, if that is likely a mistake.
+    fn mistake(&self) -> Option<String> {
         if self.packets > 0 {
             return None;
         }
