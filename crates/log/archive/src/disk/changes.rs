@@ -158,7 +158,7 @@ pub(crate) fn delete_gone(disk: &dyn Disk, archive: &mut Archive) -> Result<Left
         let tier = tier_of(name).unwrap_or(name);
         // A store that does not answer is not asked again for each file.
         if let Some(known) = away.iter_mut().find(|away| away.tier == tier) {
-            known.files += 1;
+            known.files = known.files.saturating_add(1);
             left.push(name.clone());
         } else if let Err(error) = disk.remove(name) {
             away.push(Away {

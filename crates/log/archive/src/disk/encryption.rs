@@ -56,7 +56,7 @@ pub fn rotate(
         let named = format!("part {} in {}", part.id, disk.display(ARCHIVE_NAME));
         let changed = unwrap(wrapped, Some(old)).and_then(|key| key.wrap(recipients));
         part.key = Some(changed.map_err(ArchiveError::io(named, "change the key"))?);
-        rotated += 1;
+        rotated = usize::saturating_add(rotated, 1);
     }
     archive.encrypt_to = recipients.texts();
     replace(disk.as_ref(), &mut archive)?;

@@ -18,15 +18,16 @@ pub(crate) fn explain(format: &str, manifest: &[u8], problem: String) -> String 
 /// The one byte that was changed in a text whose checksum is at `crc_at` and was computed with
 /// zeros there. `None` if a single byte does not explain the difference.
 fn changed_byte(text: &[u8], crc_at: usize) -> Option<usize> {
-    let stated = text.get(crc_at..crc_at + DIGITS)?;
+    let digits = crc_at..crc_at.checked_add(DIGITS)?;
+    let stated = text.get(digits.clone())?;
     let mut plain = text.to_vec();
-    plain[crc_at..crc_at + DIGITS].fill(b'0');
+    plain[digits.clone()].fill(b'0');
     let computed = crc32c::crc32c(&plain);
     let expected = format!("{computed:08x}");
     let mut wrong = (0..DIGITS).filter(|&at| stated[at] != expected.as_bytes()[at]);
     match (wrong.next(), wrong.next()) {
         (None, _) => return None,
-        (Some(at), None) => return Some(crc_at + at),
+        (Some(at), None) => return crc_at.checked_add(at),
         _ => {}
     }
     let stated = u32::from_str_radix(std::str::from_utf8(stated).ok()?, 16).ok()?;
@@ -42,7 +43,7 @@ fn changed_byte(text: &[u8], crc_at: usize) -> Option<usize> {
     for at in (0..text.len()).rev() {
         let index = by_high[(difference >> 24) as usize];
         let entry = table[index as usize];
-        if difference == entry && !(crc_at..crc_at + DIGITS).contains(&at) {
+        if difference == entry && !digits.contains(&at) {
             return Some(at);
         }
         difference = (difference ^ entry) << 8 | index;
