@@ -14,6 +14,7 @@ Source: the CycloneDX specification, version 1.6; the purl specification.
 
 import datetime
 import hashlib
+import html
 import json
 import os
 import re
@@ -28,7 +29,7 @@ ROOT = Path(__file__).resolve().parent.parent
 CARGO = os.environ.get("CARGO", "cargo")
 # Packages of npm that the page imports, and the program contains.
 PAGE_PACKAGES = ("preact", "uplot")
-# A file with the terms of a package, and at most this large; libraries in C are one or two folders further down.
+# A file with the terms of a package, which is not larger than this; libraries in C are one or two folders further down.
 TERMS = re.compile(r"(licen[cs]e|copying|notice|copyright|unlicense)([-._].*)?", re.IGNORECASE)
 TERMS_BYTES_MAX = 256 << 10
 DEPTH_MAX = 3
@@ -46,20 +47,26 @@ def spdx(licence):
     return re.sub(r"\s*/\s*", " OR ", licence)
 
 
+def text_of(file):
+    lines = file.read_bytes().decode(errors="replace").splitlines()
+    return "\n".join(line.rstrip() for line in lines).strip("\n")
+
+
 def terms_of(folder):
     """The texts of the files with a package's terms, by their name in the package."""
     texts = {}
     if not folder.is_dir():
-        return texts
+        sys.exit(f"{sys.argv[0]}: {folder}: no such folder, which would have the terms of a package")
     for place, folders, files in os.walk(folder):
         depth = len(Path(place).relative_to(folder).parts)
         folders[:] = sorted(folders) if depth + 1 < DEPTH_MAX else []
         for name in sorted(files):
             file = Path(place) / name
-            if TERMS.fullmatch(name) and file.stat().st_size <= TERMS_BYTES_MAX:
-                text = file.read_bytes().decode(errors="replace")
-                lines = [line.rstrip() for line in text.splitlines()]
-                texts[str(file.relative_to(folder))] = "\n".join(lines).strip("\n")
+            if not TERMS.fullmatch(name):
+                continue
+            if file.stat().st_size > TERMS_BYTES_MAX:
+                sys.exit(f"{sys.argv[0]}: {file}: more than {TERMS_BYTES_MAX} bytes of terms")
+            texts[str(file.relative_to(folder))] = text_of(file)
     return texts
 
 
@@ -130,6 +137,20 @@ def rust_packages(programs):
     return version, listed, graph, own
 
 
+def library_terms():
+    """The notices of the standard library and of what it contains, as text, and the licences that
+    they name. The compiler's package has them, and licences of other parts of it."""
+    folder = Path(said("rustc", "--print", "sysroot").strip()) / "share/doc/rust"
+    notices = folder / "COPYRIGHT-library.html"
+    licences = sorted(folder.glob("licenses/*.txt"))
+    if not notices.is_file() or not licences:
+        sys.exit(f"{sys.argv[0]}: {folder}: no {notices.name} and licenses of the standard library")
+    text = html.unescape(re.sub(r"<[^>]*>", "", text_of(notices)))
+    text = re.sub(r"\n(?:[ \t]*\n){2,}", "\n\n", text).strip("\n")
+    named = [file for file in licences if file.stem in text]
+    return {notices.name: text, **{f"licenses/{file.name}": text_of(file) for file in named}}
+
+
 def rust_library():
     """The standard library, which each program contains."""
     version = re.search(r"^release: (.+)$", said("rustc", "-vV"), re.MULTILINE)[1]
@@ -140,7 +161,7 @@ def rust_library():
         "licence": "MIT OR Apache-2.0",
         "url": None,
         "sha256": None,
-        "terms": terms_of(Path(said("rustc", "--print", "sysroot").strip()) / "share/doc/rust"),
+        "terms": library_terms(),
     }
 
 

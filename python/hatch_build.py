@@ -10,6 +10,7 @@ Source: the ELF specification, version 1.2; the Linux Standard Base, symbol vers
 """
 
 import os
+import re
 import struct
 from pathlib import Path
 
@@ -103,6 +104,15 @@ class Program:
         return self.content[offset : self.content.index(b"\0", offset)].decode()
 
 
+def of_libc(version: str) -> tuple[int, ...] | None:
+    """The version of the C library with a symbol version; none for those that are no number."""
+    # Relocations in a shorter form, which the loader has had since then.
+    if version == "GLIBC_ABI_DT_RELR":
+        return (2, 36)
+    found = re.fullmatch(r"GLIBC_(\d+(?:\.\d+)+)", version)
+    return tuple(map(int, found[1].split("."))) if found else None
+
+
 def platform(programs: list[Path]) -> tuple[str, str | None]:
     """The platform of programs in the name of a wheel, and the reason if it is not manylinux."""
     read = {file.name: Program(file) for file in programs}
@@ -119,8 +129,7 @@ def platform(programs: list[Path]) -> tuple[str, str | None]:
     if others:
         return f"linux_{machine}", ", ".join(sorted(others))
     named = {version for program in read.values() for version in program.versions}
-    of_libc = [version.removeprefix("GLIBC_") for version in named if version.startswith("GLIBC_")]
-    newest = max((tuple(map(int, version.split("."))) for version in of_libc), default=None)
+    newest = max((known for version in named if (known := of_libc(version))), default=None)
     if newest is None:
         return f"linux_{machine}", "no program names a version of the C library"
     return f"manylinux_{newest[0]}_{newest[1]}_{machine}", None

@@ -38,6 +38,7 @@ test("it says of each sum whether it closes, does not close, or is unknown", asy
       destination("whole", true, { exported: 606_924, received: 606_867, lost: 57 }),
       destination("open", false, { exported: 1_000_010, received: 1_000_000, lost: 3, missing: 7 }),
       destination("dark", null, { exported: 5, received: 5 }, ["packets that these agents have exported are in no sum: web-2"]),
+      destination("partly", null, { exported: 5, received: 5 }, ["7 packets exported without numbers: by VXLAN"]),
     ],
   };
   await served({ fleet }, async (page) => {
@@ -48,6 +49,8 @@ test("it says of each sum whether it closes, does not close, or is unknown", asy
     await card("dark").getByText("Whether the sum closes is unknown").waitFor();
     await card("dark").getByText("in no sum: web-2").waitFor();
     assert.equal(await card("dark").getByText(/^The sum closes/).count(), 0);
+    await card("partly").getByText("7 packets exported without numbers").waitFor();
+    assert.equal(await card("partly").getByText(/^The sum closes/).count(), 0);
     const rows = card("open").getByRole("row");
     const cells = await rows.nth(1).locator("th, td").allTextContents();
     assert.deepEqual(cells, ["web-1:tap0", "1", "1,000,010", "1,000,000", "3", "0", "7"]);
@@ -89,6 +92,19 @@ test("a controller that is gone is reported, and its last answer is marked as ol
     gone = true;
     await page.getByText(error.error).waitFor();
     await page.getByText(/What follows is from 2026-01-31 13:05:00/).waitFor();
+  });
+});
+
+test("an answer that takes longer than the time between two requests is waited for", async () => {
+  let requests = 0;
+  const fleet = async () => {
+    requests += 1;
+    await new Promise((done) => setTimeout(done, 4000));
+    return ofSchema("Fleet");
+  };
+  await served({ fleet }, async (page) => {
+    await page.getByRole("heading", { name: "Hosts" }).waitFor();
+    assert.equal(requests, 1);
   });
 });
 

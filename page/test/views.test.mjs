@@ -590,6 +590,20 @@ test("losses say their share, when and what to do, and what was sampled out is n
   });
 });
 
+test("packets that may be copies are said, also where no copy was left out", async () => {
+  const [one] = ofSchema("Tick").recorders[0].not_kept;
+  const ticks = (turn) => {
+    const tick = moving(turn);
+    tick.recorders[0].not_kept = [{ ...one, how: "duplicates", packets: 0, bytes: 0, uncompared_packets: 7 }];
+    return tick;
+  };
+  await served({ at: "/now", ticks }, async (page) => {
+    const losses = page.getByRole("region", { name: "Losses", exact: true }).first();
+    await losses.getByText(/7 packets could not be compared/).waitFor();
+    assert.equal(await losses.getByText("Deliberately not kept").count(), 0);
+  });
+});
+
 test("a search says what no search finds, since it was sampled out", async () => {
   const log = ofSchema("Log");
   const closed = { ...log.recordings[0], captured_packets: 300, not_kept: [{ how: "sampled_out", packets: 100, bytes: 9 }] };

@@ -75,6 +75,18 @@ def test_a_program_needs_what_readelf_says(file):
     assert max(tuple(map(int, one.split("."))) for one in named) == newest
 
 
+def test_versions_of_the_c_library_are_numbers_or_known_words():
+    of_libc = hatch_build().of_libc
+    for version, known in {
+        "GLIBC_2.2.5": (2, 2, 5),
+        "GLIBC_2.34": (2, 34),
+        "GLIBC_ABI_DT_RELR": (2, 36),
+        "GLIBC_PRIVATE": None,
+        "GCC_3.0": None,
+    }.items():
+        assert of_libc(version) == known
+
+
 def test_what_is_no_program_is_an_error(tmp_path):
     content = Path("/bin/ls").read_bytes()
     file = tmp_path / "program"
@@ -123,6 +135,11 @@ def test_a_wheel_lists_what_its_programs_contain(built, wheel, tmp_path):
         contained = {one.decode() for one in source.findall(program.read_bytes())}
         assert len(contained) > 20 and contained <= listed, contained - listed
     assert "Permission is hereby granted, free of charge" in terms
+    # Of what the standard library contains.
+    assert "Copyright notices for The Rust Standard Library" in terms
+    assert "UNICODE LICENSE V3" in terms
+    without = [line for line in terms.splitlines() if line.startswith("These carry no text")]
+    assert not any("rust-std" in line for line in without)
 
 
 def test_a_wheel_gives_the_programs_and_the_package(built, wheel, tmp_path):

@@ -20,13 +20,14 @@ export function Fleet({ place, session }: View) {
     async (signal) => (controller === null ? null : call("fleet", { signal })),
     [controller],
   );
-  const { again } = fleet;
+  const { again, loading } = fleet;
   useEffect(() => {
+    // A slow answer is waited for: asking again would give it up.
     const timer = setInterval(() => {
-      if (!document.hidden) again();
+      if (!document.hidden && !loading) again();
     }, ASKED_MS);
     return () => clearInterval(timer);
-  }, [again]);
+  }, [again, loading]);
   if (controller === null) {
     return (
       <>

@@ -295,9 +295,11 @@ const NOT_KEPT: Record<string, string> = {
 
 /** What nothing is in the log of, though it arrived, and was meant to be so. */
 function NotKept({ tick }: { tick: RecorderTick }) {
+  const notKept = tick.not_kept.filter(({ packets }) => packets > 0);
+  const uncompared = tick.not_kept.reduce((sum, { uncompared_packets }) => sum + uncompared_packets, 0);
   return (
     <>
-      {tick.not_kept.map(({ how, packets, bytes: size, packets_per_second }) => (
+      {notKept.map(({ how, packets, bytes: size, packets_per_second }) => (
         <p key={how}>
           Deliberately not kept: <b>{plural(packets, "packet")}</b> (
           {percent(tick.captured_packets > 0 ? packets / tick.captured_packets : 0)} of those captured, {bytes(size)}),{" "}
@@ -306,6 +308,12 @@ function NotKept({ tick }: { tick: RecorderTick }) {
           downloads do not include these packets.
         </p>
       ))}
+      {uncompared > 0 && (
+        <p>
+          Kept, but some may be copies: <b>{plural(uncompared, "packet")}</b> could not be compared with all packets
+          captured before.
+        </p>
+      )}
     </>
   );
 }

@@ -360,7 +360,7 @@ strata_tables::columns! {
                 "dns_answers",
                 Kind::Text,
                 Dictionary,
-                "addresses in the answers of the first DNS response, as a JSON list, 16 at most; files of earlier versions lack it",
+                "addresses in the answers of the first DNS response, as far as it was kept, as a JSON list, 16 at most; files of earlier versions lack it",
             )
             .json(),
             TextOrNull(|row| row.detail_text(|details| &details.dns_answers)),
@@ -460,7 +460,7 @@ strata_tables::columns! {
                 "modbus_functions",
                 Kind::Text,
                 Dictionary,
-                "function codes of all Modbus messages on TCP port 502, as a JSON list; files of earlier versions lack it",
+                "function codes of all Modbus messages on TCP port 502, as far as they were kept, as a JSON list; files of earlier versions lack it",
             )
             .json(),
             TextOrNull(|row| row.detail(|details| Some(ByteArray::from(details.modbus_functions.list()?.as_str())))),

@@ -80,8 +80,9 @@ impl Captures {
             .filter_map(|one| one.ledger.as_ref());
         for ledger in ledgers {
             let lost = ledger.dropped.iter().map(|(_, counters)| counters.0);
-            of_logs.not_logged += ledger.discarded.0 + ledger.sampled_out.0 + ledger.duplicates.0;
-            of_logs.not_logged += lost.sum::<u64>();
+            let not_kept = [ledger.discarded, ledger.sampled_out, ledger.duplicates];
+            let packets = not_kept.iter().map(|counters| counters.0).chain(lost);
+            of_logs.not_logged = packets.fold(of_logs.not_logged, u64::saturating_add);
         }
         self.inputs.push(Given::Log(dir.to_owned(), Box::new(log)));
     }

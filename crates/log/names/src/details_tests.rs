@@ -91,6 +91,43 @@ fn answers_are_bounded_and_may_be_cut() {
 }
 
 #[test]
+fn a_dns_name_is_found_after_any_number_of_messages_without_one() {
+    // Header alone: no question.
+    let nameless = [0x1234_u16, 0x8180, 0, 0, 0, 0]
+        .map(u16::to_be_bytes)
+        .concat();
+    let query = dns(0x0100, &[]);
+    let mut payloads = vec![&nameless[..]; 100];
+    payloads.push(&query);
+    let names = found(false, 53, &payloads);
+    assert_eq!(names.dns.as_deref(), Some("example.org"));
+    assert_eq!(names.details.unwrap().dns_query_type, Some(28));
+}
+
+#[test]
+fn http_may_have_several_spaces_and_a_long_method() {
+    let names = found(
+        true,
+        80,
+        &[b"GET  /x  HTTP/1.1\r\nHost: example.org\r\n\r\n"],
+    );
+    assert_eq!(names.http.as_deref(), Some("example.org"));
+    let details = names.details.unwrap();
+    assert_eq!(details.http_method.as_deref(), Some("GET"));
+    assert_eq!(details.http_uri.as_deref(), Some("/x"));
+    let of_long = [
+        &[b'M'; 33][..],
+        b" /y HTTP/1.1\r\nHost: example.org\r\n\r\n",
+    ]
+    .concat();
+    let names = found(true, 80, &[&of_long, b"GET /z HTTP/1.1\r\n\r\n"]);
+    assert_eq!(names.http.as_deref(), Some("example.org"));
+    let details = names.details.unwrap();
+    assert_eq!(details.http_method, None);
+    assert_eq!(details.http_uri.as_deref(), Some("/y"));
+}
+
+#[test]
 fn http_has_the_first_request_and_response() {
     let request = b"POST /a?b=c%20d HTTP/1.1\r\nHost: example.org\r\nuser-agent:  Agent/1 (x; y)\r\n\r\nUser-Agent: no";
     let details = details(
@@ -163,6 +200,10 @@ fn modbus_has_a_set_of_functions() {
     let cut = &message(4, 200)[..8];
     let functions = details(true, 502, &[&first, &refused, &invalid, cut]).modbus_functions;
     assert_eq!(functions.list().as_deref(), Some("[3,4,16,43]"));
+    // As many as a payload has.
+    let many = [message(3, 2).repeat(1_000), message(5, 2)].concat();
+    let functions = details(true, 502, &[&many]).modbus_functions;
+    assert_eq!(functions.list().as_deref(), Some("[3,5]"));
     assert_eq!(found(true, 503, &[&first]), Names::default());
     // With another protocol's number.
     assert_eq!(

@@ -11,7 +11,8 @@ const AGENT_MAX: usize = 512;
 
 /// What the head of a request says.
 pub(crate) struct Request {
-    pub(crate) method: Box<str>,
+    /// `None` if it is longer than any.
+    pub(crate) method: Option<Box<str>>,
     pub(crate) uri: Box<str>,
     /// As far as its head was there.
     pub(crate) host: Option<Box<str>>,
@@ -27,13 +28,16 @@ pub(crate) fn request(payload: &[u8]) -> Option<Request> {
     let line = line.get(..version)?;
     let space = line.iter().position(|byte| *byte == b' ')?;
     let (method, target) = line.split_at_checked(space)?;
-    let mut words = target.split(|byte| *byte == b' ').skip(1);
+    // More than one space may be between them (RFC 9112 §3).
+    let mut words = target
+        .split(|byte| *byte == b' ')
+        .filter(|word| !word.is_empty());
     let is_method = |byte: &u8| byte.is_ascii_uppercase() || matches!(byte, b'-' | b'_');
-    if method.len() > METHOD_MAX || !method.iter().all(is_method) {
+    if !method.iter().all(is_method) {
         return None;
     }
     let mut request = Request {
-        method: name(method)?,
+        method: name(method).filter(|_| method.len() <= METHOD_MAX),
         uri: text(words.next()?, URI_MAX)?,
         host: None,
         user_agent: None,

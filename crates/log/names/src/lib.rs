@@ -51,7 +51,7 @@ const NAME_MAX: usize = 255;
 const LOOKS_MAX: u8 = 16;
 /// Those that are looked into for the rest of a certificate, of both directions.
 const SERVER_LOOKS_MAX: u8 = 32;
-/// Payloads of DNS that are looked into.
+/// Payloads of DNS that are looked into for a response, from the one with a name on.
 const DNS_LOOKS_MAX: u8 = 16;
 const DNS_PORTS: [u16; 2] = [53, 5353];
 
@@ -88,9 +88,10 @@ pub struct Details {
     pub dns_query_type: Option<u16>,
     /// The code of the first DNS response, 0 to 15 (IANA, DNS Parameters).
     pub dns_response_code: Option<u8>,
-    /// Addresses in the answers of the first DNS response: a JSON list of at most 16.
+    /// Addresses in the answers of the first DNS response, as far as it was there: a JSON list of at
+    /// most 16.
     pub dns_answers: Option<Box<str>>,
-    /// The method of the first HTTP request: at most 32 characters.
+    /// The method of the first HTTP request; `None` if it has more than 32 characters.
     pub http_method: Option<Box<str>>,
     /// Its target: the first 1,024 characters.
     pub http_uri: Option<Box<str>>,
@@ -100,9 +101,9 @@ pub struct Details {
     pub http_status: Option<u16>,
     /// The version line of SSH by the direction of the payload: at most 255 characters.
     pub ssh_version: [Option<Box<str>>; 2],
-    /// Function codes of all Modbus messages.
+    /// Function codes of all Modbus messages, as far as they were there.
     pub modbus_functions: Functions,
-    /// Payloads of DNS that were looked into.
+    /// Payloads of DNS that were looked into, from the one with a name on.
     dns_looks: u8,
 }
 
@@ -168,10 +169,13 @@ impl Names {
             return;
         };
         let details = self.details.get_or_insert_default();
-        details.dns_looks = details.dns_looks.saturating_add(1);
         if let (None, Some((name, kind))) = (&self.dns, message.question) {
             self.dns = name;
             details.dns_query_type = kind;
+        }
+        // A name is looked for until there is one.
+        if self.dns.is_some() {
+            details.dns_looks = details.dns_looks.saturating_add(1);
         }
         if let (None, Some(response)) = (details.dns_response_code, message.response) {
             details.dns_response_code = Some(response.code);
@@ -206,7 +210,7 @@ impl Names {
             }
         } else if let Some(b'A'..=b'Z') = bytes.first() {
             let known = self.details.as_deref();
-            let is_first = known.is_none_or(|details| details.http_method.is_none());
+            let is_first = known.is_none_or(|details| details.http_uri.is_none());
             if (is_first || self.http.is_none())
                 && let Some(request) = http::request(bytes)
             {
@@ -215,7 +219,7 @@ impl Names {
                 }
                 if is_first {
                     let details = self.details.get_or_insert_default();
-                    details.http_method = Some(request.method);
+                    details.http_method = request.method;
                     details.http_uri = Some(request.uri);
                     details.http_user_agent = request.user_agent;
                 }

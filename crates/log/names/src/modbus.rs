@@ -4,8 +4,6 @@ use crate::bytes::Bytes;
 
 pub(crate) const PORT: u16 = 502;
 
-/// Messages of a payload that are read; as many as fit into 1,500 bytes hold at least 8 bytes each.
-const MESSAGES_MAX: usize = 188;
 /// Bytes after the length field: unit and function, and at most 253 bytes of function and data (MODBUS Application
 /// Protocol Specification V1.1b3 §4.1).
 const LEN_MIN: u16 = 2;
@@ -48,10 +46,8 @@ impl Functions {
     /// The functions of the messages that a payload holds, those of refusals too.
     pub(crate) fn of(payload: &[u8]) -> Self {
         let (mut left, mut functions) = (Bytes(payload), Self::default());
-        for _ in 0..MESSAGES_MAX {
-            let Some(function) = function(&mut left) else {
-                break;
-            };
+        // Each takes at least 8 bytes.
+        while let Some(function) = function(&mut left) {
             // Code 0 is not valid.
             if let Some(bit @ 2..) = 1_u128.checked_shl(u32::from(function & !EXCEPTION)) {
                 functions.0 |= bit;

@@ -150,8 +150,8 @@ impl Sender {
             tell,
             failed: None,
         };
-        // Records do not say which recording they are of.
-        let metering = || Metering::new(timeouts, 0, hash_seed);
+        // Records do not say which recording they are of, and have no names.
+        let metering = || Metering::new(timeouts, 0, hash_seed).without_names();
         Ok(Self {
             meterings: std::iter::repeat_with(metering).take(workers).collect(),
             writer: RecordWriter::new(datagrams, RecordFormat::Datagrams(protocol))?,

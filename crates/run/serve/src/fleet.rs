@@ -4,7 +4,7 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
@@ -20,6 +20,8 @@ use crate::answers::times::{self, SECOND_NS};
 
 /// How long an answer of the controller is shown to further browsers, and how long a failure is.
 const FRESH: Duration = Duration::from_secs(1);
+/// How long they are shown while the controller is asked again.
+const KEPT: Duration = Duration::from_secs(10);
 /// Agents, sums of a destination, and interfaces of an agent in an answer; of more, only their number.
 const HOSTS_MAX: usize = 1000;
 const SUMS_MAX: usize = 1000;
@@ -270,9 +272,13 @@ struct FleetEvent {
 pub(crate) struct Controller {
     socket: PathBuf,
     client: ControllerClient,
-    /// When it was asked, and the answer. Held while it is asked: browsers that wait get the same answer.
-    last: Mutex<Option<(Instant, Result<Arc<Fleet>, Refused>)>>,
+    /// Held while it is asked.
+    asking: Mutex<()>,
+    last: Mutex<Option<Last>>,
 }
+
+/// When a controller was asked, and its answer.
+type Last = (Instant, Result<Arc<Fleet>, Refused>);
 
 impl Controller {
     /// The controller with this directory, or with this socket.
@@ -281,6 +287,7 @@ impl Controller {
         Self {
             socket: client.socket().to_owned(),
             client,
+            asking: Mutex::default(),
             last: Mutex::default(),
         }
     }
@@ -289,17 +296,32 @@ impl Controller {
         &self.socket
     }
 
-    /// Its fleet, as of the last second; takes up to 5 s if the controller is stopped.
+    /// Its fleet, as of the last second. Each of the four requests may take 5 s until its answer begins, and 60 s in
+    /// all; the first that fails is the last. Meanwhile, others get the answer before, or are to try again: all lookups
+    /// of the page share few turns, so none waits for another's.
     pub(crate) fn fleet(&self) -> Result<Arc<Fleet>, Refused> {
-        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((asked, answer)) = &*last
-            && asked.elapsed() < FRESH
-        {
-            return answer.clone();
+        let asking = match self.asking.try_lock() {
+            Err(TryLockError::WouldBlock) => None,
+            Err(TryLockError::Poisoned(error)) => Some(error.into_inner()),
+            Ok(asking) => Some(asking),
+        };
+        let most = if asking.is_some() { FRESH } else { KEPT };
+        let last = self.last().clone();
+        if let Some((_, answer)) = last.filter(|(asked, _)| asked.elapsed() < most) {
+            return answer;
+        }
+        if asking.is_none() {
+            return Err(Refused::busy(
+                "the controller has not answered another request yet: try again in a moment",
+            ));
         }
         let answer = self.ask().map(Arc::new).map_err(Refused::from);
-        *last = Some((Instant::now(), answer.clone()));
+        *self.last() = Some((Instant::now(), answer.clone()));
         answer
+    }
+
+    fn last(&self) -> MutexGuard<'_, Option<Last>> {
+        self.last.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn ask(&self) -> Result<Fleet, ControllerError> {

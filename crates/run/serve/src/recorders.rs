@@ -100,7 +100,10 @@ struct Point {
             "first": "2026-01-31T13:04:00.000000000Z", "last": "2026-01-31T13:04:09.000000000Z",
             "advice": "the ring was full; it has 512 KiB: try -B 2048",
         }],
-        "not_kept": [{"how": "sampled_out", "packets": 1000, "bytes": 760_000, "packets_per_second": 100.0}],
+        "not_kept": [{
+            "how": "sampled_out", "packets": 1000, "bytes": 760_000, "packets_per_second": 100.0,
+            "uncompared_packets": 0,
+        }],
         "resources": [{
             "name": "disk_space", "used": 0.71, "short_at": 0.95, "degradation_steps": 0, "seconds_to_full": 86400,
         }],

@@ -15,7 +15,7 @@ pub enum Closing {
     Closed,
     /// The collector does not know of this number of packets.
     Open(u64),
-    /// That cannot be told: nothing was exported with numbers, the collector does not report, or some agents do not.
+    /// That cannot be told: not all was exported with numbers, or the collector or some agents do not report.
     Unknown,
 }
 
@@ -44,8 +44,10 @@ impl DestinationSum {
             return Closing::Unknown;
         }
         let all_report = self.silent.is_empty() && self.revoked.is_empty();
+        // Without numbers, packets are compared with nothing.
+        let is_known = all_report && self.without_numbers == 0;
         match self.sum.missing {
-            0 if self.collector_is("up") && !self.is_overdue() && all_report => Closing::Closed,
+            0 if self.collector_is("up") && !self.is_overdue() && is_known => Closing::Closed,
             0 => Closing::Unknown,
             missing => Closing::Open(missing),
         }
@@ -139,6 +141,12 @@ mod tests {
             ..sum(Some(1), 0)
         };
         assert_eq!(revoked.closing(), Closing::Unknown);
+        let unnumbered = |missing| DestinationSum {
+            without_numbers: 1,
+            ..sum(Some(1), missing)
+        };
+        assert_eq!(unnumbered(0).closing(), Closing::Unknown);
+        assert_eq!(unnumbered(7).closing(), Closing::Open(7));
         assert_eq!(DestinationSum::default().closing(), Closing::Unknown);
     }
 

@@ -3,7 +3,8 @@
 //! This defines a duplicate, for recordings and exports alike: two sightings are of the same packet if their
 //! link types, lengths on the wire, headers and payloads are the same, without the fields that may differ
 //! ([`Differing`]). Headers with a checksum of the payload stand for a payload that was cut; without one, a
-//! cut packet is not told apart from others ([`Sighting::is_told_apart`]).
+//! cut packet is not told apart from others. A recording asks for a part of the payload of UDP, too
+//! ([`Sighting::is_told_apart`]).
 
 use core::hash::BuildHasher;
 use core::ops::Range;
@@ -23,6 +24,10 @@ const SCTP: u8 = 132;
 /// Tags that are looked through.
 const TAGS: [u16; 4] = [VLAN, SERVICE_VLAN, QINQ_OLD[0], QINQ_OLD[1]];
 const TAGS_MAX: usize = 8;
+
+/// Bytes of payload that tell apart a cut packet of UDP, whose checksum has only 16 bits: packets of a
+/// stream may have everything else in common.
+const UDP_PAYLOAD_MIN: usize = 8;
 
 /// What may differ between two sightings of a packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -56,28 +61,38 @@ impl Sighting<'_> {
     }
 
     /// Whether its bytes tell it from other packets: all of them are there, or its headers hold a checksum
-    /// of the others.
+    /// of the others, with the first 8 bytes of payload if it is of UDP.
     #[must_use]
     pub fn is_told_apart(&self) -> bool {
-        !self.is_cut() || self.has_checksum()
+        let payload_len = self.data.len().saturating_sub(self.header_len);
+        !self.is_cut()
+            || self
+                .checked_protocol()
+                .is_some_and(|protocol| protocol != UDP || payload_len >= UDP_PAYLOAD_MIN)
     }
 
     /// Whether the headers hold a checksum of the payload.
     #[must_use]
     pub fn has_checksum(&self) -> bool {
+        self.checked_protocol().is_some()
+    }
+
+    /// The protocol whose header holds a checksum of the payload.
+    fn checked_protocol(&self) -> Option<u8> {
         let headers = dissect(self.link, self.data, TunnelKey::Inner);
-        let protocol = headers.key.map(|key| key.protocol);
+        let protocol = headers.key?.protocol;
         let end = self.header_len;
-        match protocol {
+        let has_checksum = match protocol {
             _ if headers.transport_len == 0 => false,
-            Some(TCP | ICMP | ICMPV6 | SCTP) => self.data.len() >= end,
+            TCP | ICMP | ICMPV6 | SCTP => self.data.len() >= end,
             // The last two bytes of the header; 0 stands for none.
-            Some(UDP) => end
+            UDP => end
                 .checked_sub(2)
                 .and_then(|start| self.data.get(start..end))
                 .is_some_and(|checksum| checksum != [0, 0]),
             _ => false,
-        }
+        };
+        has_checksum.then_some(protocol)
     }
 }
 
@@ -219,6 +234,31 @@ mod tests {
             let found = others.map(|other| same(&other, differing).0 == first);
             assert_eq!(found, is_same, "{differing:?}");
         }
+    }
+
+    #[test]
+    fn cut_packets_need_a_checksum_and_of_udp_a_part_of_the_payload() {
+        let is_told_apart = |checksum: u8, payload: usize, of: usize| {
+            let mut data = frame(1, &[], 64);
+            data.truncate(34);
+            data[17] = u8::try_from(28 + of).unwrap();
+            let udp_len = u8::try_from(8 + of).unwrap();
+            data.extend_from_slice(&[0x30, 0, 0x40, 0, 0, udp_len, 0, checksum]);
+            let header_len = data.len();
+            data.resize(header_len + payload, 7);
+            let sighting = Sighting {
+                link: LinkType::ETHERNET,
+                data: &data,
+                wire_len: u32::try_from(header_len + of).unwrap(),
+                header_len,
+            };
+            assert_eq!(sighting.has_checksum(), checksum != 0);
+            sighting.is_told_apart()
+        };
+        assert!(is_told_apart(0, 4, 4) && is_told_apart(9, 4, 4));
+        assert!(is_told_apart(9, 8, 100) && is_told_apart(9, 60, 100));
+        assert!(!is_told_apart(9, 0, 100) && !is_told_apart(9, 7, 100));
+        assert!(!is_told_apart(0, 8, 100));
     }
 
     #[test]

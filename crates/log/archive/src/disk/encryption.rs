@@ -48,7 +48,7 @@ pub fn rotate(
 ) -> Result<u64, ArchiveError> {
     let _lock = lock(disk.as_ref())?;
     let (mut archive, _) = clean_up(disk.as_ref())?;
-    let mut rotated = 0;
+    let mut rotated = 0_u64;
     for part in &mut archive.parts {
         let Some(wrapped) = &part.key else {
             continue;
@@ -56,7 +56,7 @@ pub fn rotate(
         let named = format!("part {} in {}", part.id, disk.display(ARCHIVE_NAME));
         let changed = unwrap(wrapped, Some(old)).and_then(|key| key.wrap(recipients));
         part.key = Some(changed.map_err(ArchiveError::io(named, "change the key"))?);
-        rotated = usize::saturating_add(rotated, 1);
+        rotated = rotated.saturating_add(1);
     }
     archive.encrypt_to = recipients.texts();
     replace(disk.as_ref(), &mut archive)?;

@@ -23,7 +23,8 @@ use crate::flows::{FlowColumn, FlowRow, values};
 use crate::run::pending::{NOT_IP, headers_of, hides_addresses};
 use clock::Clock;
 
-/// Flows at a time. One takes some 700 bytes, so 180 MiB at most, and the names found.
+/// Flows at a time. One takes some 700 bytes, so 180 MiB at most, and up to 5 KiB of names, so 1.3 GiB
+/// at most.
 const FLOWS_MAX: usize = 1 << 18;
 /// A packet's class, where too many classes have been seen: as one without a class.
 const NO_CLASS: u8 = u8::MAX;
@@ -106,8 +107,9 @@ impl Entry {
 
 /// Makes flow records of the packets of a recording.
 ///
-/// Memory: 262,144 flows, some 180 MiB, and a table of fragments. With more flows at a time, the one
-/// whose last packet is the oldest ends, for lack of resources.
+/// Memory: 262,144 flows, some 180 MiB, and a table of fragments; and names in their payloads, at most
+/// 1.3 GiB, if they are all as long as can be ([`without_names`](Self::without_names)). With more flows at
+/// a time, the one whose last packet is the oldest ends, for lack of resources.
 pub struct Metering {
     timeouts: Timeouts,
     recording: u32,
@@ -117,8 +119,8 @@ pub struct Metering {
     classes: Vec<String>,
     known: HashMap<Id, u32>,
     entries: Vec<Entry>,
-    /// By place in `entries`.
-    begun: Begun,
+    /// By place in `entries`; `None` if names are not looked for.
+    begun: Option<Begun>,
     /// Places in `entries` that are free.
     free: Vec<u32>,
     oldest: u32,
@@ -155,7 +157,7 @@ impl Metering {
             classes: Vec::new(),
             known: HashMap::new(),
             entries: Vec::new(),
-            begun: Begun::default(),
+            begun: Some(Begun::default()),
             free: Vec::new(),
             oldest: NONE,
             newest: NONE,
@@ -164,6 +166,14 @@ impl Metering {
             flows_max: FLOWS_MAX,
             crowded_out: 0,
         }
+    }
+
+    /// Does not look for names in payloads, for formats that have none, such as IPFIX: their columns
+    /// are NULL, and take no memory.
+    #[must_use]
+    pub fn without_names(mut self) -> Self {
+        self.begun = None;
+        self
     }
 
     /// Takes a packet, and gives the records of flows that ended before it.
@@ -392,7 +402,9 @@ impl Metering {
         flow.stats.tcp_flags[direction] |= u16::from(headers.tcp_flags);
         flow.icmp = flow.icmp.or_else(|| icmp(headers, packet.data));
         let place = (place, direction);
-        flow.look(&mut self.begun, place, headers, header, payload);
+        if let Some(begun) = &mut self.begun {
+            flow.look(begun, place, headers, header, payload);
+        }
     }
 
     /// The number of a class.

@@ -230,7 +230,9 @@ impl Reserved {
         let len = content.len() as u64;
         self.file.write_all_at(content, 0)?;
         if self.file.metadata()?.len() > len {
-            // This frees the space after it, too.
+            // This frees the space after it, too, and others may take that before it is reserved again: the next
+            // content then fits only if it needs no more than is left. Spaces in its place would be no way out, since
+            // a manifest is read only as it was written.
             self.file.set_len(len)?;
             let bytes = self.bytes;
             self.bytes = 0;

@@ -37,7 +37,7 @@ pub struct Dedup {
 ///
 /// Memory: at most 40 MiB, reserved at the start and used as packets come. A packet that may have a copy
 /// among those that were forgotten is counted as uncompared, as are those without a time, and those that are
-/// cut and have no checksum of their payload.
+/// cut and not told apart by what is left ([`Sighting::is_told_apart`]).
 #[derive(Debug)]
 pub(crate) struct DedupStage {
     window_ns: u64,
@@ -196,10 +196,11 @@ impl DedupStage {
     fn forget(&mut self, ts_ns: u64) {
         let reach_ns = self.window_ns.saturating_add(LATE_NS);
         if ts_ns.saturating_add(reach_ns) < self.newest_ns {
-            // The clock was set back, or another capture begins: packets of this time may have gone by.
+            // The clock was set back, or another capture begins: packets of this time may have gone
+            // by, and those up to the newest are forgotten.
             self.first = self.next;
+            self.forgotten_ns = self.forgotten_ns.max(Some(self.newest_ns));
             self.newest_ns = 0;
-            self.forgotten_ns = Some(ts_ns.saturating_add(self.window_ns));
         }
         self.newest_ns = self.newest_ns.max(ts_ns);
         while self.first < self.next {
@@ -284,7 +285,11 @@ mod tests {
             for _ in 0..20_000 {
                 now += below(3);
                 // Now and then out of order, and sometimes by more than is waited for.
-                let late = if below(10) == 0 { below(120) } else { 0 };
+                let late = match below(1_000) {
+                    0..100 => below(120),
+                    100..105 => below(400),
+                    _ => 0,
+                };
                 let (identity, ms) = (below(500), now - late);
                 let is_copy = passed
                     .iter()
@@ -320,7 +325,12 @@ mod tests {
             (3, 10_120),
             (1, 10_050),
         ];
-        let expected = [First, First, Uncompared, First, Duplicate];
+        let expected = [First, First, Uncompared, Uncompared, Duplicate];
+        assert_eq!(found(&mut stage, &packets), expected);
+        // The third is a copy of what passed 1 ms before, which one late packet made it forget.
+        let mut stage = self::stage(64);
+        let packets = [(1, 1_000), (2, 800), (1, 1_001)];
+        let expected = [First, Uncompared, Uncompared];
         assert_eq!(found(&mut stage, &packets), expected);
     }
 }

@@ -160,8 +160,10 @@ fn of_recording(recording: &Recording) -> Option<String> {
         logged,
         ..
     } = ledger;
-    let dropped: u64 = ledger.dropped.iter().map(|(_, pair)| pair.0).sum();
-    let missing = sampled_out.0 + discarded.0 + dropped;
+    let dropped = ledger.dropped.iter().map(|(_, pair)| pair.0);
+    let dropped = dropped.fold(0, u64::saturating_add);
+    let missing = [sampled_out.0, discarded.0, dropped];
+    let missing = missing.into_iter().fold(0, u64::saturating_add);
     if missing == 0 {
         return None;
     }
@@ -174,11 +176,12 @@ fn of_recording(recording: &Recording) -> Option<String> {
     let parts: Vec<String> = parts
         .map(|(packets, what)| format!("{} were {what}", grouped(*packets)))
         .collect();
+    let all = logged.0.saturating_add(missing);
     Some(format!(
         "recording {id} logged {} of {} packets ({}): {}",
         grouped(logged.0),
-        grouped(logged.0 + missing),
-        percent(logged.0, logged.0 + missing),
+        grouped(all),
+        percent(logged.0, all),
         parts.join(", ")
     ))
 }

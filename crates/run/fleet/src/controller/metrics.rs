@@ -94,12 +94,11 @@ impl Fleet {
     }
 
     fn gauges(&self) -> Vec<(&'static str, &'static str, Vec<Sample<f64>>)> {
-        let is_up = |agent: &AgentStatus| agent.state == "up";
         vec![
             (
                 "agent_up",
                 "Whether the agent reports (1), or not (0); no value for revoked agents",
-                self.agents(|agent| Some(flag(is_up(agent)))),
+                self.agents(|agent| Some(flag(agent.state == "up"))),
             ),
             (
                 "agent_policies_behind",
@@ -157,9 +156,8 @@ impl Fleet {
                 "collector_up",
                 "Whether the collector of the destination reports",
                 self.destinations(|to| {
-                    let collector = to.collector.as_ref();
-                    let is_up = collector.map(|collector| flag(collector.state == "up"));
-                    is_up.map(|is_up| (None, is_up)).into_iter().collect()
+                    let states = to.collector.iter();
+                    states.map(|one| (None, flag(one.state == "up"))).collect()
                 }),
             ),
             (

@@ -180,6 +180,15 @@ fn sums_close_do_not_close_or_are_unknown() {
     let to = &closed["destinations"][0];
     assert_eq!((&to["closes"], &to["doubts"]), (&json!(true), &json!([])));
     assert_eq!(to["sum"]["missing"], 0);
+    // Others are compared with nothing.
+    let mut sums = registry.sums(NOW);
+    sums[0].without_numbers = 5;
+    let partly = json!(FleetDestination::of(sums.remove(0)));
+    assert_eq!(partly["closes"], Value::Null);
+    assert_eq!(
+        partly["doubts"],
+        json!(["5 packets exported without numbers: by VXLAN, or by agents of an earlier version"])
+    );
     // Neither end has reported for a while.
     let old = shown(&registry, NOW + 60 * SECOND);
     let to = &old["destinations"][0];
@@ -245,4 +254,27 @@ fn a_controller_that_does_not_run_is_an_error_for_a_second() {
     assert_eq!(by_socket.socket(), controller.socket());
     let again = controller.fleet().unwrap_err();
     assert_eq!(again.error, refused.error);
+}
+
+#[test]
+fn nobody_waits_for_the_answer_to_another() {
+    let dir = tempfile::tempdir().unwrap();
+    let controller = Controller::new(dir.path());
+    let aged = |by: Duration| {
+        let before = Instant::now().checked_sub(by).unwrap();
+        controller.last().as_mut().unwrap().0 = before;
+    };
+    let asking = controller.asking.lock().unwrap();
+    assert_eq!(controller.fleet().unwrap_err().code, "busy");
+    drop(asking);
+    assert_eq!(controller.fleet().unwrap_err().code, "controller");
+    let asking = controller.asking.lock().unwrap();
+    aged(FRESH);
+    assert_eq!(controller.fleet().unwrap_err().code, "controller");
+    aged(KEPT);
+    assert_eq!(controller.fleet().unwrap_err().code, "busy");
+    drop(asking);
+    assert_eq!(controller.fleet().unwrap_err().code, "controller");
+    let asked = controller.last().as_ref().unwrap().0;
+    assert!(asked.elapsed() < KEPT, "it is asked again");
 }

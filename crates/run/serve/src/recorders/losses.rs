@@ -33,6 +33,9 @@ pub(super) struct NotKept {
     pub(super) packets: u64,
     pub(super) bytes: u64,
     pub(super) packets_per_second: f64,
+    /// Of `duplicates`, 0 of others: packets that were kept and may be copies, since they could not be
+    /// compared with all that passed before.
+    pub(super) uncompared_packets: u64,
 }
 
 /// What is not kept on purpose, and its result in a recording's status.
@@ -59,14 +62,20 @@ pub(super) fn not_kept(
     };
     let each = NOT_KEPT.into_iter().map(|(how, result)| {
         let (packets, bytes) = ended(status, result);
+        let uncompared_packets = match how {
+            HowNotKept::Duplicates => status.uncompared_packets,
+            HowNotKept::SampledOut | HowNotKept::Discarded => 0,
+        };
         NotKept {
             how,
             packets,
             bytes,
             packets_per_second: rate(packets, old.map(|old| ended(old, result).0)),
+            uncompared_packets,
         }
     });
-    each.filter(|one| one.packets > 0).collect()
+    each.filter(|one| one.packets > 0 || one.uncompared_packets > 0)
+        .collect()
 }
 
 /// When a counter of losses grew first, as far as it was watched, and last; neither if it only was there.
