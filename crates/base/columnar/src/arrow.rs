@@ -105,7 +105,7 @@ impl<W: Write> StreamWriter<W> {
     ///
     /// # Errors
     ///
-    /// As [`StreamWriter::new`]; [`io::ErrorKind::InvalidInput`] if there are other columns than the stream has,
+    /// As [`StreamWriter::new`]; [`io::ErrorKind::InvalidInput`] if the columns are not those of the stream,
     /// or one has not a value for each row. Nothing is written then.
     pub fn write(&mut self, rows: usize, columns: &[Array]) -> io::Result<()> {
         let wrong = |problem| Err(io::Error::new(io::ErrorKind::InvalidInput, problem));

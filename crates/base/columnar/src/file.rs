@@ -178,7 +178,7 @@ impl Leaf {
     ///
     /// # Panics
     ///
-    /// If it is of another type than the column, or missing where it may not be: the caller knows the column.
+    /// If its type is not that of the column, or if it is missing where it must not be: the caller knows the column.
     pub fn push(&mut self, cell: Cell<'_>) {
         match (&mut self.cells, cell) {
             (_, Cell::Null) => return self.missing(1),
@@ -433,7 +433,9 @@ impl Chunk {
                 let texts = ranges.map(|(start, end)| ByteArray::from(all.slice(start..*end)));
                 write(to, &texts.collect::<Vec<_>>(), at)
             }
-            (_, cells) => Err(wrong(format!("a column of another type than {cells:?}"))),
+            (_, cells) => Err(wrong(format!(
+                "a column whose type is not that of {cells:?}"
+            ))),
         }
     }
 }

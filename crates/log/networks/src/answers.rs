@@ -74,7 +74,7 @@ impl Answers {
         self.by_address.len()
     }
 
-    /// Reads a message as far as it was kept; other messages than answers are passed over.
+    /// Reads a message as far as it was kept; messages other than answers are passed over.
     pub fn message(&mut self, message: &[u8]) {
         let Some(flags) = word(message, 2) else {
             return;

@@ -410,9 +410,12 @@ saved_ledger! {
             promoted,
             /// Part of `logged`: first bytes instead of unparsable headers; bytes are those kept.
             header_fallback,
-            /// Copies of packets that were captured before.
+            /// Copies of packets that were captured before. Written if there are some, as the next: the checksum
+            /// of a manifest is that of all its fields, and earlier ones lack these.
+            #[serde(skip_serializing_if = "is_none")]
             duplicates,
             /// In addition: may have been captured before, but could not be compared.
+            #[serde(skip_serializing_if = "is_none")]
             uncompared,
             /// In addition: forwarded copies.
             mirrored,
@@ -420,6 +423,10 @@ saved_ledger! {
             mirror_lost,
         }
     }
+}
+
+fn is_none(pair: &Pair) -> bool {
+    *pair == (0, 0)
 }
 
 fn pair(counters: Counters) -> Pair {

@@ -114,7 +114,7 @@ fn cut<'a>(spec: &Spec, bytes: &'a [u8], len: usize) -> Result<(&'a [u8], &'a [u
 ///
 /// # Errors
 ///
-/// If the column cannot be read, or has other rows than the file says.
+/// If the column cannot be read, or does not have the rows that the file states.
 pub(crate) fn coded(
     file: &impl FileReader,
     (group, place): (usize, usize),
@@ -141,7 +141,7 @@ pub(crate) fn coded(
         }) => texts.dictionary(spec, &buf, num_values)?,
         _ => return Ok(None),
     }
-    let other_rows = || wrong(spec, "has other rows than the file says");
+    let other_rows = || wrong(spec, "does not have the rows that the file states");
     let mut decoder = Decoder::default();
     let mut at = 0_usize;
     while let Some(first) = wanted.peek() {

@@ -155,7 +155,7 @@ impl<W: Write + Send> TableWriter<W> {
     ///
     /// # Errors
     ///
-    /// [`Interrupted`], or if a column has another type than declared, or cannot be written.
+    /// [`Interrupted`], or if a column's type is not the declared one, or cannot be written.
     pub fn group<F: FnMut(usize, &mut Column)>(
         &mut self,
         stop: &AtomicBool,

@@ -47,7 +47,7 @@ fn ask(folder: &Path, name: &str) -> Result<Outline> {
         bail!("{shown}: does not print its outline: {}", said.trim());
     }
     serde_json::from_slice(&asked.stdout).with_context(|| {
-        format!("{shown}: prints another outline than this program reads: {MADE_BY}")
+        format!("{shown}: prints an outline that this program does not read: {MADE_BY}")
     })
 }
 

@@ -4,7 +4,7 @@ use std::io::Write;
 
 use anyhow::Result;
 use strata_capture::live::{ANY, Device, HostUses, interface_names};
-use strata_terminal::confined::NetnsArgs;
+use strata_terminal::confined::enter_netns;
 use strata_terminal::output::{print_json, standard};
 use strata_wire::Printable;
 
@@ -18,8 +18,10 @@ pub(crate) struct Args {
     #[arg(value_name = "NAME")]
     names: Vec<String>,
 
-    #[command(flatten)]
-    netns: NetnsArgs,
+    /// Work in this network namespace: its name (ip netns list), the PID of a process in it, such
+    /// as a container's, or the path of its file.
+    #[arg(long, value_name = "NAME|PID|PATH")]
+    netns: Option<String>,
 
     /// Print a JSON array with an object for each interface.
     #[arg(long)]
@@ -74,7 +76,7 @@ impl Answer {
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
-    args.netns.enter()?;
+    args.netns.as_deref().map_or(Ok(()), enter_netns)?;
     let devices: Vec<Device> = if args.names.is_empty() {
         Device::all()?
     } else {

@@ -47,11 +47,11 @@ Examples:
   strata stream tail localhost:4793/kernel -f             from a server (strata stream serve)
 
 A cursor is a position between two records, written as page number and offset, such as 17.40960:
---json prints with each record the cursor after it. A cursor stays valid when records are appended,
+with each record, --json prints the cursor after it. A cursor stays valid when records are appended,
 when old records are deleted and after a crash; 0.0 is the position before the oldest record. @NAME
 is a cursor that is kept in the directory, or by the server: it begins at the oldest record, and is
-saved every second and at the end. If this process is killed, the next one with this name prints the records of the
-last second again.
+saved every second and at the end. If this process is killed, the next one with this name prints the
+records of the last second again.
 
 With * or ? in the name, the streams of the directory that match are printed together (at most 64),
 in order of time; new ones are found while they are followed. With --json, stream is the name of a

@@ -26,7 +26,7 @@ const KEYS_MAX: u64 = 1 << 22;
 Profiles:
   mix            key-write, key-increment, append and postcards in turn
   key-write      the value of a flow is its rank: 0 is the most frequent
-  key-increment  1 for the source address of a flow
+  key-increment  adds 1 to the counter of a flow's source address
   append         numbers, in lists 8 to 11
   postcards      the five hops of a flow's path
   fat-tree       a simulated data center of 20 INT switches and 16 hosts: telemetry reports of INT

@@ -198,7 +198,7 @@ pub(super) fn of_run(status: &RunStatus) -> Result<Vec<Row>> {
         rows.push(("  refused", number(int.refused)));
         rows.push(("  missing", number(int.missing)));
         rows.push(("  number jumps", number(int.jumps)));
-        rows.push(("  reports of them", number(int.mapped)));
+        rows.push(("  reports made", number(int.mapped)));
         if let Some(made) = status.of_int() {
             rows.push(("    accepted", number(made.accepted)));
             rows.push(("    refused", reasons(&made.refused)));

@@ -84,9 +84,6 @@ pub(super) struct Args {
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = text::duration_ns)]
     save_every: u64,
 
-    #[command(flatten)]
-    rotate: RotateArgs,
-
     /// Send the records to this address by UDP, as vectors of the form strata.
     #[arg(long = "send-to", value_name = "HOST:PORT")]
     to: Option<String>,
@@ -125,6 +122,10 @@ pub(super) struct Args {
 
     #[command(flatten)]
     sandbox: SandboxArgs,
+
+    // Last, since its heading in the help applies to all options after it.
+    #[command(flatten)]
+    rotate: RotateArgs,
 }
 
 /// Maximum memory for records of all senders.

@@ -176,7 +176,7 @@ pub(super) fn features(args: &FeaturesArgs) -> Result<()> {
     }
     if too_many > 0 {
         text::warn(&format!(
-            "skipped {}: only the first {written} flows are written; give fewer packets",
+            "skipped {}: only the first {written} are written: read fewer or shorter captures (-r)",
             text::count_of(too_many, "flow")
         ));
     }

@@ -61,7 +61,7 @@ impl RotateArgs {
             if bytes_max.is_some() && rotation.files.is_some() {
                 return Err(refuse("-W is for -C or for -G, not for both at once"));
             }
-            // Names with times of another zone than TZ says would be wrong.
+            // Names with times of a zone other than that of TZ would be wrong.
             text::zone()?;
         }
         Ok(Some(rotation))

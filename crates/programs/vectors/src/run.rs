@@ -137,13 +137,14 @@ pub(super) struct Args {
     json: bool,
 
     #[command(flatten)]
+    sandbox: SandboxArgs,
+
+    // Last, since their headings in the help apply to all options after them.
+    #[command(flatten)]
     rotate: RotateArgs,
 
     #[command(flatten)]
     cache: CacheArgs,
-
-    #[command(flatten)]
-    sandbox: SandboxArgs,
 }
 
 impl Args {

@@ -43,7 +43,7 @@ pub struct CollectorCounts {
     pub unreadable: u64,
     /// Datagrams in clear, or forged, where they have to be encrypted.
     pub forged: u64,
-    /// Datagrams that were encrypted at another time than now.
+    /// Datagrams that were encrypted at a time other than now.
     pub old: u64,
     /// Datagrams that came twice, too late, or contradict those before.
     pub refused: u64,

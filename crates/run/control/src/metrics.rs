@@ -318,7 +318,7 @@ const METRICS: [Metric; 50] = [
     ),
     metric(
         "eve_flows",
-        "Flows with an alert from --eve, and those of them with packets seen here",
+        "Flows with an alert from --eve: all, and those with packets seen here",
         Counter(eve_flows),
     ),
     metric(

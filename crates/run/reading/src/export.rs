@@ -139,7 +139,8 @@ pub struct Args {
     pub quiet: QuietArgs,
 
     /// Select packets that match this tcpdump filter, which sees only the bytes that were kept. Flow
-    /// records count only these packets.
+    /// records count only these packets; --class selects flows with at least one packet of the
+    /// class.
     #[arg(value_name = "LOG... FILTER")]
     more: Vec<String>,
 }

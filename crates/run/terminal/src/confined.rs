@@ -17,7 +17,7 @@ use tracing::warn;
 
 use crate::logging;
 
-/// The network namespace of a command that has to do with interfaces.
+/// The network namespace of a command that captures interfaces.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct NetnsArgs {
     /// Work in this network namespace: its name (ip netns list), the PID of a process in it, such
@@ -35,18 +35,20 @@ impl NetnsArgs {
 
     /// Enters it. To be called before threads are started.
     pub fn enter(&self) -> Result<()> {
-        let Some(which) = &self.netns else {
-            return Ok(());
-        };
-        enter_namespace(which)
-            .map_err(|(path, error)| anyhow::Error::new(error).context(path.display().to_string()))
-            .with_context(|| {
-                format!(
-                    "--netns {which}: cannot enter this namespace: `ip netns list` shows names; \
-                     entering needs CAP_SYS_ADMIN, which root has"
-                )
-            })
+        self.netns.as_deref().map_or(Ok(()), enter_netns)
     }
+}
+
+/// Enters the network namespace that `--netns` names. To be called before threads are started.
+pub fn enter_netns(which: &str) -> Result<()> {
+    enter_namespace(which)
+        .map_err(|(path, error)| anyhow::Error::new(error).context(path.display().to_string()))
+        .with_context(|| {
+            format!(
+                "--netns {which}: cannot enter this namespace: `ip netns list` shows names; \
+                 entering needs CAP_SYS_ADMIN, which root has"
+            )
+        })
 }
 
 /// The option of commands that run until they are stopped.

@@ -82,7 +82,7 @@ pub fn find_between<'a>(
 /// How and why packets were kept.
 #[derive(Debug, clap::Args)]
 pub struct KeptArgs {
-    /// Select packets of this class; for flow records, flows with at least one such packet.
+    /// Select packets of this class.
     #[arg(long, value_name = "CLASS")]
     pub class: Option<String>,
 

@@ -191,7 +191,7 @@ impl Postcarding {
         hasher: KeyHasher,
     ) -> Self {
         assert!(chunks > 0, "a store has chunks");
-        // A chunk of one hop would have 8 bytes, which are written in another order than longer ones.
+        // A chunk of one hop would have 8 bytes, which are written in an order other than that of longer ones.
         assert!((2..=HOPS_MAX).contains(&usize::from(hops)), "hops");
         assert!((1..=32).contains(&slot_bits), "slot bits");
         assert!((1..=REDUNDANCY_MAX).contains(&redundancy), "redundancy");

@@ -386,14 +386,14 @@ impl Runner {
             .unwrap_or("for an unknown reason");
         let then = match self.options.reads_files {
             true => {
-                format!("for up to {seconds} s in all, then the recording ends (--relay-timeout)")
+                format!(" for up to {seconds} s in all (--relay-timeout), then the recording ends")
             }
             false => String::from(
-                "packets that do not fit into memory meanwhile are dropped and counted",
+                ": packets that do not fit into memory meanwhile are dropped and counted",
             ),
         };
         self.tell(format!(
-            "relay {relay} is lost ({why}): waiting for it, {then}"
+            "relay {relay} is lost ({why}); waiting for it{then}"
         ));
     }
 

@@ -41,7 +41,7 @@ impl Arrivals {
     ///
     /// # Errors
     ///
-    /// If a file cannot be read for other reasons than that it is encrypted, damaged or missing.
+    /// If a file cannot be read for reasons other than that it is encrypted, damaged or missing.
     pub fn part(&mut self, disk: &dyn Disk, part: &Part) -> Result<(), ArchiveError> {
         if part.packets == 0 || self.take(part.ts_min_ns, part.ts_max_ns) {
             return Ok(());

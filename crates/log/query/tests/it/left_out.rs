@@ -31,7 +31,7 @@ fn log() -> Arc<dyn Disk> {
     for (seqs, is_defined) in [(0..2, false), (2..5, false), (5..8, true)] {
         let fill = |block: &mut BlockBuilder| {
             for seq in seqs {
-                // Of another interface than the one that is defined.
+                // Of an interface other than the one that is defined.
                 let interface = u16::from(!is_defined);
                 let packet = strata_blocks::PacketRecord {
                     interface,

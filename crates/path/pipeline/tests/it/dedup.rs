@@ -3,6 +3,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::slice;
 
 use strata_pipeline::{DataPath, Dedup};
 use strata_query::ExportOptions;
@@ -179,7 +180,7 @@ fn packets_that_are_sent_again_are_no_duplicates() {
     let both = dir.path().join("both.pcap");
     write(&merged(&ports), &both);
     let dedup = dedup(1_000, Differing::default());
-    let (left, [duplicates, _]) = recorded(&[both.clone()], dedup, DataPath::best());
+    let (left, [duplicates, _]) = recorded(slice::from_ref(&both), dedup, DataPath::best());
     assert_eq!(duplicates.packets, expected as u64);
     assert!(as_frames(&left) == editcap(&both, "0.001"));
 }
@@ -217,7 +218,8 @@ fn no_packet_of_any_capture_is_left_out_unless_it_is_in_the_log() {
             continue;
         }
         let dedup = dedup(WINDOW_US, Differing::default());
-        let (left, [duplicates, uncompared]) = recorded(&[file.clone()], dedup, DataPath::best());
+        let (left, [duplicates, uncompared]) =
+            recorded(slice::from_ref(&file), dedup, DataPath::best());
         assert!(
             left.iter().eq(expected.iter().copied()),
             "{}",

@@ -139,7 +139,7 @@ fn other_times(recording: &Recording) -> Option<String> {
     let has_some = warnings.any(|warning| warning.contains(TIME_OUT_OF_RANGE));
     has_some.then(|| {
         format!(
-            "recording {} has packets from {TIME_OUT_OF_RANGE}: the answer uses other times for them (see `strata info`)",
+            "recording {} has packets from {TIME_OUT_OF_RANGE}: the answer uses the substitute times in the log (see `strata info`)",
             recording.id
         )
     })

@@ -12,9 +12,9 @@ pub(super) struct DedupArgs {
     /// one with the same headers, length and captured payload was recorded whose time differs by at
     /// most TIME (such as 50ms; up to 10s). Copies are counted (duplicates). Each worker remembers
     /// the packets of TIME and 100 ms more, up to 1,048,576 in 40 MiB; packets that could not be
-    /// compared with all of TIME are recorded and counted (uncompared). What is sent again differs
-    /// over IPv4 if its sender numbers packets; over IPv6, and of packets with ID 0, identical ones
-    /// within TIME count as copies.
+    /// compared with all packets within TIME are recorded and counted (uncompared). A
+    /// retransmission is not a copy over IPv4 if the sender numbers its packets; over IPv6, or with
+    /// IPv4 ID 0, an identical retransmission within TIME counts as a copy.
     #[arg(long, value_name = "TIME", conflicts_with = "early_cut")]
     dedup: Option<String>,
 

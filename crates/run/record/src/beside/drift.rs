@@ -76,7 +76,7 @@ mod tests {
         assert_eq!((first.report.samples, first.is_whole), (100_000, false));
         let quiet = (1..=10).map(|number| minute(0.0, number)).last().unwrap();
         assert_eq!((quiet.report.samples, quiet.is_whole), (100_000, true));
-        // All scores are in another range than before, which the sum of all minutes hardly shows.
+        // All scores are in a range other than before, which the sum of all minutes hardly shows.
         let changed = minute(0.99, 11);
         assert_eq!(changed.report.samples, 100_000);
         assert!((changed.report.scores - quiet.report.scores).abs() > 1.0);

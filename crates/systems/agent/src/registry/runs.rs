@@ -183,7 +183,7 @@ mod tests {
             );
             assert_eq!(runs.copies(now_ns), ["a", "b"]);
         }
-        // One that has left is another matter: a connection may end for other reasons than a run.
+        // One that has left is another matter: a connection may end for reasons other than a run.
         runs.left(1);
         let now_ns = 50 * SECOND;
         assert_eq!(runs.reported((2, false), "b", now_ns), AGENT);

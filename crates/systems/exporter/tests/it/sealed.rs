@@ -112,7 +112,7 @@ fn what_is_sealed_opens_once_and_with_its_key_only() {
     );
     assert_ne!(first[40..], second[40..], "no nonce is used twice");
     let mut opener = Opener::new(keys(&[master(2).line(), master(1).line()]));
-    // In another order than they were sent.
+    // Not in the order in which they were sent.
     assert_eq!(opener.open(&second, NOW), Ok(&plain[..]));
     assert_eq!(opener.open(&first, NOW), Ok(&plain[..]));
     for again in [&first, &second] {

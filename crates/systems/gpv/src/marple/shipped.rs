@@ -85,7 +85,8 @@ result = groupby(T, [srcip, dstip, srcport, dstport, proto, switch], ewma);
     },
     Shipped {
         name: "flowlet-size-histogram",
-        about: "packets in flowlets by their size; a gap ends a flowlet",
+        about: "number of packets by the size of their flowlet, in packets; a pause longer than \
+                gap ends a flowlet",
         parameters: &[("gap", "5ms"), ("bucket", "100")],
         text: "\
 def fl_detect([last_time, size], [tin]):

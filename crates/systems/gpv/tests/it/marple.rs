@@ -621,7 +621,7 @@ fn a_byte_around_a_fin_is_no_keep_alive() {
             .iter()
             .map(|&(tcp_seq, tcp_flags, payload_len)| Packet {
                 tcp_seq,
-                tcp_flags: tcp_flags.into(),
+                tcp_flags,
                 payload_len,
                 ..first
             })

@@ -149,7 +149,7 @@ fn agreed(
             let relay = SocketAddr::new(relay.ip(), port);
             Ok((path, Some(port_to(options, udp, local, relay)?)))
         }
-        _ => Err(protocol("another transport than requested")),
+        _ => Err(protocol("a transport other than the requested one")),
     }
 }
 

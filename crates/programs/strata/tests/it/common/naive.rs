@@ -52,7 +52,8 @@ pub(crate) fn dissected(trace: &Path) -> Vec<Dissected> {
         "-o",
         "tcp.desegment_tcp_streams:FALSE",
         "-Y",
-        "(tcp or udp) and not icmp",
+        // Flows in tunnels have other addresses here than in Strata.
+        "(tcp or udp) and not icmp and not (ip and ipv6)",
     ]);
     for field in fields {
         command.args(["-e", field]);

@@ -189,7 +189,7 @@ fn a_larger_table_of_flows_leaves_fewer_packets_without_a_bucket() {
     );
     for (size, status, why) in [
         ("1k", 2, "must be from 512KiB to 512MiB"),
-        ("much", 1, "'much'"),
+        ("much", 2, "'much'"),
     ] {
         let (trace, eval) = (&capture.trace, "eval");
         let error = fails(

@@ -245,7 +245,7 @@ fn a_command_runs_after_each_file() {
     fs::remove_file(&list).unwrap();
     let said = failed(&mut export(&log, &ended.join("%H%M.pcap"), &words));
     assert!(
-        said.contains(&format!("{in_the_way}: exists already")),
+        said.contains(&format!("{in_the_way}: this file exists already")),
         "{said}"
     );
     assert_eq!(names(&ended).len(), 3);
@@ -338,7 +338,10 @@ fn times_that_go_back_or_are_missing_and_files_that_exist() {
     let before = fs::read(files.join("0000.pcapng")).unwrap();
     let mut again = export(&log, &files.join("%H%M.pcapng"), &["-G", "60"]);
     let said = failed(again.env("TZ", "UTC0"));
-    assert!(said.contains("0000.pcapng: exists already"), "{said}");
+    assert!(
+        said.contains("0000.pcapng: this file exists already"),
+        "{said}"
+    );
     assert_eq!(fs::read(files.join("0000.pcapng")).unwrap(), before);
     assert_eq!(names(&files).len(), 5);
     // No packets, no file.

@@ -355,7 +355,7 @@ fn a_switch_that_reads_a_file_gives_up_on_a_relay_that_is_gone_for_good() {
     assert!(!relay.ended().success);
     let ended = switch.ended();
     assert!(!ended.success, "{}", ended.said);
-    for said in ["waiting for it, for up to 2 s in all", "did not come back"] {
+    for said in ["waiting for it for up to 2 s in all", "did not come back"] {
         assert!(ended.errors.contains(said), "{said}: {}", ended.errors);
     }
     let (_, logged, dropped) = counted(&ended);

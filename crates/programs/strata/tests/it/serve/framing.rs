@@ -90,7 +90,7 @@ fn a_request_names_one_place() {
         (format!("GET {path} HTTP/1.1\r\nHost: \u{e9}"), 400),
         (format!("GET {path} HTTP/1.1\r\nHost : {own}"), 400),
         (format!("GET {path} HTTP/1.1\r\n Host: {own}"), 400),
-        // The target names another one than the header, or both do.
+        // The target names one that differs from the header's, or both do.
         (
             format!("GET http://evil.example{path} HTTP/1.1\r\nHost: {own}"),
             400,

@@ -156,7 +156,7 @@ fn answers_about_a_time_before_the_oldest_packet_say_what_was_deleted() {
         (&gone["complete"], &gone["remark"]),
         (&true.into(), &said.as_str().into())
     );
-    // The oldest packet left is of another class than those that were deleted.
+    // The oldest packet left is of a class other than those that were deleted.
     let (rest, _) = serving.search(&format!("from={first}"));
     assert_eq!(rest["packets"], after["packets"]);
     let remark = rest["covered"]["remark"].as_str().unwrap();

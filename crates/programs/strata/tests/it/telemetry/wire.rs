@@ -477,7 +477,7 @@ fn what_cannot_work_is_refused_and_says_why() {
     // Another translator has to wait, and learns who writes.
     let second = refused(0, &to_proved);
     says(&second, "writes its store");
-    // With other parameters than those of the store.
+    // With parameters other than those of the store.
     translator.end();
     let other = [&to_proved[..], &["--store-memory", "16MiB"]].concat();
     says(

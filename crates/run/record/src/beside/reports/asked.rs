@@ -81,7 +81,7 @@ fn key_of(key: GroupKey, report: &QueryReport) -> Key {
     }
 }
 
-/// The number to be reported, if it is another one than before.
+/// The number to be reported, if it differs from the last one.
 fn changed(kind: QueryReportKind, before: Option<i64>, number: Option<i64>) -> Option<i64> {
     match kind {
         QueryReportKind::List => before.is_none().then_some(0),

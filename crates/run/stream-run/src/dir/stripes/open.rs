@@ -78,7 +78,7 @@ impl Open {
         let is_same = there == geometry;
         is_same
             .then_some(open)
-            .ok_or_else(|| other("its pages have other sizes than those of its directory"))
+            .ok_or_else(|| other("its pages differ in size from those of its directory"))
     }
 
     /// Joins those who append, to a stream.

@@ -59,7 +59,7 @@ fn features_are_those_of_the_packets() {
         }
         let sizes: Vec<f64> = flow.iter().map(|packet| f64::from(packet.size)).collect();
         let delays = flow.windows(2);
-        // Packets that a capture has in another order than their times.
+        // Packets that a capture does not have in the order of their times.
         let delays = delays.map(|pair| pair[1].ts_ns.saturating_sub(pair[0].ts_ns) as f64 / 1e3);
         let ordered = flow.is_sorted_by_key(|packet| packet.ts_ns);
         let delays: Vec<f64> = delays.collect();

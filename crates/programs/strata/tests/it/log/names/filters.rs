@@ -9,7 +9,7 @@ use std::process::Command;
 use strata_testkit::data_dir;
 
 use super::{OWNERS, Owner, database, log_of_mix, top};
-use crate::common::program::{failed, ok, record, strata};
+use crate::common::program::{failed, ok, record, refused, strata};
 
 /// The addresses of a packet's outermost header, where it is right after the link layer: source and destination.
 type Ends = Option<[IpAddr; 2]>;
@@ -362,7 +362,7 @@ fn names_are_refused_where_there_is_no_filter() {
     ];
     for (words, why) in asked {
         for option in ["--names", "--mmdb"] {
-            let said = failed(strata().arg("ask").args(words).arg(option).arg(&names));
+            let said = refused(strata().arg("ask").args(words).arg(option).arg(&names));
             assert!(
                 said.contains(option) && said.contains(why),
                 "{words:?}: {said}"
