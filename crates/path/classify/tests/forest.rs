@@ -367,7 +367,7 @@ fn every_fault_is_refused_and_named() {
         (
             "/flow_trees/0/nodes/0/feature",
             json!(9),
-            "tree 0 node 0: feature 9",
+            "tree 0 node 0: there is no feature 9",
         ),
         (
             "/flow_trees/0/nodes/0/left",

@@ -86,7 +86,7 @@ pub(super) fn tail(args: &Args, server: &Server, stream: &StreamName) -> Result<
     let shown = args.shown()?;
     let is_placed = args.cursor.is_some() || args.since.is_some();
     let max = match args.records {
-        Some(records) if is_placed || !args.follow => records,
+        Some(records) if is_placed => records,
         _ => u64::MAX,
     };
     let stop = stop_on_signal()?;

@@ -391,9 +391,9 @@ pub(super) fn run(args: &Args, dir: &Path, stream: &StreamName) -> Result<()> {
     }
     let is_placed = args.cursor.is_some() || args.since.is_some();
     let mut left = match args.records {
-        // With a place, this number of records; at the end of a stream that is followed, those and
-        // all others.
-        Some(records) if is_placed || !args.follow => records,
+        // With a place, this number of records; otherwise reading begins that far before the end, and
+        // goes on to it, so that lost records after the last one are counted.
+        Some(records) if is_placed => records,
         _ => u64::MAX,
     };
     let mut out = io::BufWriter::with_capacity(1 << 16, standard());

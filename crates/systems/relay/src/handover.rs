@@ -238,7 +238,10 @@ mod tests {
         };
         let token = "0".repeat(TOKEN_LEN);
         let refused = from.fetch(1, &token, LEN).unwrap_err().to_string();
-        assert!(refused.contains("user 65534, who is neither root"), "{refused}");
+        assert!(
+            refused.contains("user 65534, who is neither root"),
+            "{refused}"
+        );
         from.user = Some(NOBODY);
         let late = from.fetch(1, &token, LEN).unwrap_err().to_string();
         assert!(!late.contains("listens there"), "{late}");

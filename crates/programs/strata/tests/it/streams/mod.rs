@@ -320,6 +320,10 @@ fn names_and_directories_that_are_none_are_refused() {
         "a\n",
     ] {
         for verb in ["create", "append", "tail"] {
+            // Of several streams.
+            if verb == "tail" && name == "*" {
+                continue;
+            }
             let mut command = strata();
             let output = command
                 .args(["stream", verb])

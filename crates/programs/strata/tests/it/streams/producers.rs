@@ -118,6 +118,8 @@ fn each_record_of_several_producers_is_there_once_although_the_server_is_killed(
         let stdin = child.stdin.take().unwrap();
         (child, stdin)
     });
+    let is_made = || ok(strata().args(["stream", "list"]).arg(&dir)).contains("events");
+    until("the stream is made", is_made);
     for begin in (0..LINES).step_by(750) {
         for ((_, stdin), name) in producers.iter_mut().zip(names) {
             feed(stdin, name, begin..begin + 750);
