@@ -183,7 +183,7 @@ pub(super) fn of_run(status: &RunStatus) -> Result<Vec<Row>> {
         rows.push(("AF_XDP datagrams", number(frames.datagrams)));
         rows.push(("  interface", interface(frames)));
         rows.push(("  invalid", number(frames.invalid)));
-        rows.push(("  without a frame", number(frames.dropped)));
+        rows.push(("  no free frame", number(frames.dropped)));
     }
     if let Some(generations) = &status.generations {
         let row = match status.collectors {
@@ -336,7 +336,7 @@ pub(super) fn print_end(out: &mut impl Write, status: &RunStatus) -> Result<()> 
     if let Some(frames) = &status.af_xdp {
         writeln!(
             out,
-            "by AF_XDP: {}, {} invalid, {} dropped without a frame",
+            "by AF_XDP: {}, {} invalid, {} dropped for lack of a free frame",
             count(frames.datagrams, "datagram"),
             number(frames.invalid),
             number(frames.dropped),

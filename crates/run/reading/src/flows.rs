@@ -52,7 +52,7 @@ impl TimeoutArgs {
 #[command(next_help_heading = "Flows")]
 pub struct FlowArgs {
     /// Send the flows of all captured packets, as they end, over UDP to this collector (nfcapd,
-    /// pmacct, Akvorado and others). Without -o, Strata only exports flows. The recording never
+    /// pmacct, Akvorado and others). `strata record` without -o only exports flows. The recording never
     /// waits for the collector: packets that arrive faster than they can be assigned to flows are
     /// in no flow; they are counted, as are datagrams that are not delivered.
     #[arg(long, value_name = "HOST[:PORT]")]

@@ -190,7 +190,7 @@ impl Datagram {
         let (start, _) = Start::read_from_prefix(bytes)
             .map_err(|_| wrong("a truncated start of a datagram", bytes.len()))?;
         if start.magic != MAGIC {
-            return Err(wrong("not exported by Strata: another magic number", 0));
+            return Err(wrong("not exported by Strata: wrong magic number", 0));
         }
         if start.version != VERSION {
             return Err(wrong(

@@ -233,7 +233,7 @@ impl fmt::Display for Imbalance {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "conservation broken: seen {} packets, {} bytes, but accounted for {} packets, {} bytes",
+            "the accounting does not balance: {} packets, {} bytes arrived, but {} packets, {} bytes are accounted for; this is a fault of Strata: please report it",
             self.seen.packets, self.seen.bytes, self.accounted.packets, self.accounted.bytes
         )
     }

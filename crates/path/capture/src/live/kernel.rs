@@ -220,7 +220,7 @@ impl Kernel {
     pub(super) fn admit(&self, fd: BorrowedFd<'_>, device: &Device) -> Result<Placed, LiveError> {
         let wanted = match &self.filter {
             _ if self.sample => "sampling by a CPU budget",
-            _ if self.bridge_ports.is_some() => "capturing packets that cross a bridge once",
+            _ if self.bridge_ports.is_some() => "capturing bridged packets only once",
             Some(_) => "filter",
             None => "cut",
         };

@@ -13,9 +13,7 @@ The log's tables are `packets`, one row per logged packet, and `flows`.
 
 {EXAMPLES}
 
-{EXIT_STATUS}
-
-Needs the program strata-sql, which `make sql` builds."))]
+{EXIT_STATUS}"))]
 pub(crate) struct Args {
     #[command(flatten)]
     line: Line,

@@ -29,8 +29,8 @@ pub(super) struct SteerArgs {
 
     /// Look for this kind of tunnel on this UDP port, too, as in vxlan=8473: vxlan, vxlan-gpe,
     /// geneve, gtp-u, gre-udp, mpls-udp or teredo; may be given several times. `[tunnels]` in the
-    /// configuration file can name further ports. The log records the ports, for the commands that
-    /// read it.
+    /// configuration file can name further ports. The log records the ports for the commands that
+    /// read it, unless a relay writes the log: then give the ports to those commands, too.
     #[arg(
         long,
         value_name = "NAME=PORT",

@@ -89,7 +89,7 @@ fn describe(root: &Value, part: &Value, within: &str, page: &mut String) {
     let title = if within.is_empty() { "Keys" } else { within };
     let _ = write!(
         page,
-        "\n## {title}\n\n| key | what | type | default |\n|---|---|---|---|\n"
+        "\n## {title}\n\n| key | meaning | type | default |\n|---|---|---|---|\n"
     );
     let required = part["required"].as_array();
     let is_required = |key: &str| required.is_some_and(|keys| keys.contains(&Value::from(key)));

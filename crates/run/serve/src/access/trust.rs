@@ -375,7 +375,9 @@ fn place_of(request: &Request) -> Result<&str, Refused> {
     if let Some(scheme) = target.scheme_str()
         && !matches!(scheme, "http" | "https")
     {
-        return Err(Refused::host(format!("not an address of {scheme}:")));
+        return Err(Refused::host(format!(
+            "the target of the request has the scheme {scheme}: use http or https"
+        )));
     }
     match target.authority() {
         Some(place) if !is_place(place.as_str()) => {

@@ -241,7 +241,7 @@ impl<'a> Datagram<'a> {
         let (header, _) = DatagramHeader::read_from_prefix(bytes)
             .map_err(|_| wrong("a truncated datagram header", bytes.len()))?;
         if header.magic != MAGIC {
-            return Err(wrong("not grouped packet vectors: another magic number", 0));
+            return Err(wrong("not grouped packet vectors: wrong magic number", 0));
         }
         if header.version != VERSION {
             return Err(wrong("a version of the format other than 2", 4));

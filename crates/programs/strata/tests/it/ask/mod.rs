@@ -96,7 +96,12 @@ fn retransmissions_are_what_tshark_marks() {
         });
         let counted: HashMap<String, u64> = counted.collect();
         for (flow, count) in &marked {
-            let counted: u64 = counted[flow];
+            // Flows in tunnels have other addresses here: none of them is retransmitted.
+            let counted: u64 = match counted.get(flow) {
+                Some(&known) => known,
+                None if *count == 0 => continue,
+                None => panic!("{flow}: {count}"),
+            };
             if counted != *count {
                 differ.push((trace.display().to_string(), counted, *count));
             }
