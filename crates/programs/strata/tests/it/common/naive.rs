@@ -46,13 +46,13 @@ pub(crate) fn dissected(trace: &Path) -> Vec<Dissected> {
     ];
     let mut command = Command::new("tshark");
     command
-        .args(["-n", "-E", "occurrence=f", "-T", "fields", "-r"])
+        .args(["-n", "-E", "occurrence=l", "-T", "fields", "-r"])
         .arg(trace);
     command.args([
         "-o",
         "tcp.desegment_tcp_streams:FALSE",
         "-Y",
-        // Flows in tunnels have other addresses here than in Strata.
+        // Of flows in tunnels, the inner addresses, as in Strata: not if the outer ones are of another family.
         "(tcp or udp) and not icmp and not (ip and ipv6)",
     ]);
     for field in fields {
