@@ -320,7 +320,7 @@ fn requests_and_responses_are_those_of_tshark() {
                 let ours = found.get(ends).and_then(|details| details.get(column));
                 match ours {
                     Some(ours) if Known::has(column, ours, value) => {
-                        *compared.entry(column).or_default() += 1
+                        *compared.entry(column).or_default() += 1;
                     }
                     None if known.split.contains(column) => missing += 1,
                     _ => wrong.push(format!(
