@@ -20,11 +20,11 @@ fn described(table: Table) -> String {
     let has_elements = table.specs().iter().any(|spec| spec.element.is_some());
     let (names, lines) = if has_elements {
         (
-            "| column | type | unit | what | IPFIX |",
+            "| column | type | unit | meaning | IPFIX |",
             "|---|---|---|---|---|",
         )
     } else {
-        ("| column | type | unit | what |", "|---|---|---|---|")
+        ("| column | type | unit | meaning |", "|---|---|---|---|")
     };
     let mut text = format!("{names}\n{lines}\n");
     for spec in table.specs() {
