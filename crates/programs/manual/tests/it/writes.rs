@@ -110,7 +110,7 @@ fn what_it_cannot_read_is_named() {
     script(folder, "strata-vectors", "echo no such word >&2; exit 2");
     says("does not print its outline: no such word");
     script(folder, "strata-vectors", "echo '{\"name\": 1}'");
-    says("prints another outline");
+    says("prints an outline that this program does not read");
     program(
         folder,
         "strata-vectors",
