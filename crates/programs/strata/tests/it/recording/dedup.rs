@@ -42,6 +42,7 @@ fn what_both_ends_of_a_link_see_is_recorded_once() {
         let accounting = &info(&log)[0]["accounting"];
         assert_eq!(accounting["duplicates"][0], seen - distinct, "{accounting}");
         assert_eq!(accounting["logged"][0], distinct, "{accounting}");
-        assert_eq!(accounting["uncompared"][0], 0, "{accounting}");
+        // Only if there are some.
+        assert!(accounting["uncompared"].is_null(), "{accounting}");
     }
 }
