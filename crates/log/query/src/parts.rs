@@ -472,7 +472,7 @@ fn read(part: &OpenPart, ahead: &Ahead, of: Range<usize>) -> Result<Portion, Arc
 }
 
 /// Whether an export can read the encrypted parts that it needs: those that may have packets within the times of `find`,
-/// and, whatever its times, those that have metadata of captures. Opens a file of each such part.
+/// and those that have metadata of captures, at any time. Opens a file of each such part.
 ///
 /// # Errors
 ///
