@@ -52,8 +52,17 @@ fuzz_target!(|bytes: &[u8]| {
             assert!(text.as_deref().is_none_or(fits));
         }
         assert!(details.dns_response_code.is_none_or(|code| code < 16));
-        assert!(details.http_status.is_none_or(|code| (100..1_000).contains(&code)));
-        assert!(details.modbus_functions.iter().all(|code| (1..128).contains(&code)));
+        assert!(
+            details
+                .http_status
+                .is_none_or(|code| (100..1_000).contains(&code))
+        );
+        assert!(
+            details
+                .modbus_functions
+                .iter()
+                .all(|code| (1..128).contains(&code))
+        );
     }
     let found = [names.dns, names.server, names.http, names.ja3, names.ja4];
     for name in found.into_iter().flatten() {
