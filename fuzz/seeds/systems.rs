@@ -1,0 +1,201 @@
+//! What systems exchange: streams, exported headers, vectors, telemetry.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use strata_exporter::{Header, HeaderWriter, Label, Source};
+use strata_fuzz::capture;
+use strata_gpv::format::datagram::DatagramWriter;
+use strata_gpv::format::paper::emit;
+use strata_gpv::marple::SHIPPED;
+use strata_gpv::{Basic, Cache, Columns, Full, Packet, Parameters, Seen, Vector};
+use strata_stream::message::{Answer, HEADER_ENTRY_LEN, Message, Request};
+use strata_stream::{Description, Form, Geometry, Retention, State, StreamKey};
+use strata_wire::TunnelKey;
+use strata_wire::dissect::dissect;
+
+use super::seed;
+
+/// Records in pages of each form, with marks, records of their own inside and damage.
+pub(crate) fn of_streams(corpus: &Path) -> io::Result<()> {
+    for choices in [0x20_u8, 0x30, 0x02, 0x2e, 0x0f] {
+        let mut all = vec![choices];
+        for number in 0..40_u8 {
+            all.extend_from_slice(&[number, number.wrapping_mul(37), number % 2]);
+            all.extend_from_slice(&[number; 60]);
+        }
+        seed(corpus, "stream", &all)?;
+    }
+    let description = Description {
+        id: 7,
+        key: [5; 16],
+        created_ns: 1,
+        retention: Retention::default(),
+        geometry: Geometry::default(),
+        form: Form::Sealed,
+        name: "events".parse().expect("a name"),
+    };
+    seed(corpus, "stream", &description.emit())?;
+    let messages = [
+        Message::Stripe { name: "disk1" },
+        Message::Request(Request::Join {
+            stream: 7,
+            streams: &[[7; 8], [8; 8]],
+        }),
+        Message::Request(Request::Release { pages: &[[1; 4]] }),
+        Message::Request(Request::Write {
+            page: 1,
+            offset: 64,
+            bytes: b"bytes",
+        }),
+        Message::Answer(Answer::Headers {
+            next: Some(2),
+            entries: &[[1; HEADER_ENTRY_LEN]],
+        }),
+        Message::Answer(Answer::Failed {
+            is_full: true,
+            text: "it is full",
+        }),
+    ];
+    for message in messages {
+        let mut frame = Vec::new();
+        message.emit(&mut frame);
+        // As a target has it, and as a connection does.
+        seed(corpus, "stream", &frame[4..])?;
+        seed(corpus, "stream", &frame)?;
+    }
+    seed(
+        corpus,
+        "stream",
+        &State::new(1).emit(&StreamKey::new([5; 16])),
+    )
+}
+
+/// Datagrams of headers of short captures.
+pub(crate) fn of_export(captures: &[PathBuf], corpus: &Path) -> io::Result<()> {
+    let source = Source {
+        identity: 1,
+        session: 1,
+    };
+    for path in captures.iter().step_by(10) {
+        let Some(reading) = capture::read(std::slice::from_ref(path), 1 << 16) else {
+            continue;
+        };
+        let Some(first) = reading.packets().next() else {
+            continue;
+        };
+        let link = reading.interfaces()[usize::from(first.interface)].link;
+        let mut writer = HeaderWriter::new(source, link, 1400);
+        let mut datagrams = Vec::new();
+        let same = |packet: &&capture::Packet| packet.interface == first.interface;
+        for packet in reading.packets().filter(same).take(60) {
+            let headers = dissect(link, &packet.data, TunnelKey::Inner);
+            let header = Header {
+                ts_ns: packet.ts_ns,
+                wire_len: packet.wire_len,
+                bytes: &packet.data[..headers.header_len as usize],
+                label: Label::default(),
+            };
+            let _ = writer.put(&header, |bytes| datagrams.push([&[0, 0], bytes].concat()));
+        }
+        writer.finish(|bytes| datagrams.push([&[0, 0], bytes].concat()));
+        for datagram in datagrams.iter().take(2) {
+            seed(corpus, "export", datagram)?;
+        }
+    }
+    Ok(())
+}
+
+/// Vectors of short captures in each format, and queries with tuples.
+pub(crate) fn of_vectors(captures: &[PathBuf], corpus: &Path) -> io::Result<()> {
+    for path in captures.iter().step_by(20) {
+        let Some(reading) = capture::read(std::slice::from_ref(path), 1 << 16) else {
+            continue;
+        };
+        let interfaces = reading.interfaces();
+        let packets = reading.packets().take(40).filter_map(|packet| {
+            let link = interfaces[usize::from(packet.interface)].link;
+            let headers = dissect(link, &packet.data, TunnelKey::Inner);
+            let seen = Seen {
+                ts_ns: packet.ts_ns,
+                wire_len: packet.wire_len,
+                ingress: 1,
+            };
+            Packet::read(&headers, &packet.data, seen)
+        });
+        let packets: Vec<Packet> = packets.collect();
+        let mut bytes = vec![0];
+        let mut paper = |vector: &Vector<'_, Basic>| {
+            let _ = emit(vector, &mut bytes);
+        };
+        let mut cache = Cache::<Basic>::new(Parameters::PAPER, 1).map_err(io::Error::other)?;
+        cache.push(&packets, &mut paper);
+        cache.flush(&mut paper);
+        if bytes.len() > 1 {
+            seed(corpus, "vectors", &bytes)?;
+        }
+        let mut stream = vec![2];
+        let mut send = |bytes: &[u8]| {
+            let len = u16::try_from(bytes.len()).expect("a datagram");
+            stream.extend_from_slice(&len.to_le_bytes());
+            stream.extend_from_slice(bytes);
+        };
+        let mut writer = DatagramWriter::new(1, Columns::ALL, 600);
+        let mut ours = |vector: &Vector<'_, Full>| {
+            let _ = writer.put(vector, &mut send);
+        };
+        let mut cache = Cache::<Full>::new(Parameters::PAPER, 1).map_err(io::Error::other)?;
+        cache.push(&packets, &mut ours);
+        cache.flush(&mut ours);
+        writer.finish(&mut send);
+        if stream.len() > 1 {
+            seed(corpus, "vectors", &stream)?;
+        }
+    }
+    let tuples: Vec<u8> = (0..=255).collect();
+    for query in SHIPPED {
+        seed(
+            corpus,
+            "marple",
+            &[query.text.as_bytes(), &[0], &tuples].concat(),
+        )?;
+    }
+    Ok(())
+}
+
+/// A report of each kind and version, an INT report, a negative acknowledgement.
+pub(crate) fn of_telemetry(corpus: &Path) -> io::Result<()> {
+    let header = |opcode: u8, key_len: u8, data_len: u8, redundancy: u8| {
+        let mut header = vec![opcode, 0x40, 0, 1, 0, 0, 0, 0];
+        header.extend_from_slice(&[0, 0, 0, 0, 0, 0, 0, 9, key_len, data_len, redundancy, 1]);
+        header
+    };
+    let with = |mut header: Vec<u8>, body: &[u8]| {
+        header.extend_from_slice(body);
+        header
+    };
+    let int = [
+        0x21, 0x40, 0, 1, 0, 0, 0, 7, 0x14, 14, 2, 0x60, 0x50, 0, 0, 0, 0, 0, 0, 0, 0, 3, 0, 4, 1,
+        0, 0, 9, 0x45, 0, 0, 40, 0, 0, 0, 0, 63, 6, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2, 4, 0, 0, 80, 0,
+        0, 0, 0, 0, 0, 0, 0, 0x50, 0, 0, 0, 0, 0, 0, 0,
+    ];
+    let mut all = vec![0x20, 0];
+    for (kind, datagram) in [
+        (0, b"\x01\0\x02\x0a\0\0\x33\xde\xad\xbe\xef".to_vec()),
+        (0, b"\x02\x07\0\0\0\0\x01\xde\xad\xbe\xef".to_vec()),
+        (0, b"\x03\0\x04\x0a\0\0\x33\0\0\0\0\0\0\0\x08".to_vec()),
+        (0, b"\x04\0\x0a\0\0\x33\x05\xde\xad\xbe\xef".to_vec()),
+        (0, with(header(0x21, 3, 5, 2), b"abchello")),
+        (0, with(header(0x22, 0, 4, 0), b"\0\0\0\x01data")),
+        (0, with(header(0x23, 4, 8, 2), b"key!\0\0\0\0\0\0\0\x05")),
+        (0, with(header(0x24, 4, 4, 0), b"flow\x01\x05\0\0\0\x07")),
+        (2, int.to_vec()),
+        (3, b"\x2f\x80\0\x01\0\0\0\0".to_vec()),
+    ] {
+        let len = u16::try_from(datagram.len()).expect("seeds are short");
+        all.extend_from_slice(&len.to_le_bytes());
+        all.push(kind);
+        all.extend_from_slice(&datagram);
+    }
+    seed(corpus, "dta", &all)
+}
