@@ -36,11 +36,12 @@ recording starts with the model files on its own command line.
 With files, NEW takes the place of FILE, which is kept as FILE.before. A recording reads its model
 only when it starts.")]
 pub(crate) struct Args {
-    /// Put the model NEW in the place of the model FILE.
+    /// Put the model file NEW in the place of the model file FILE.
     #[arg(value_names = ["NEW", "FILE"], num_args = 0..=2)]
     files: Vec<PathBuf>,
 
-    /// Go back: to the model that the recording was started with; or exchange FILE and FILE.before.
+    /// Go back to the model that the recording was started with; or, with FILE, exchange FILE and
+    /// FILE.before.
     #[arg(long)]
     back: bool,
 

@@ -42,7 +42,7 @@ enum Command {
         #[arg(long)]
         json: bool,
     },
-    /// Replace the keys of a log. Its data is unchanged: only the file keys in archive.json are
+    /// Replace the keys of a log. Its data does not change: only the file keys in archive.json are
     /// encrypted again, all of them or none.
     Rotate {
         /// Change the log in this directory.
