@@ -328,7 +328,7 @@ fn files(dir: &Path) -> Result<Vec<DocumentFile>> {
     if paths.is_empty() {
         return Err(refuse(format!(
             "{}: no file ends in .toml, so all policies would be removed: to remove them, add an \
-             empty one",
+             empty .toml file",
             dir.display()
         )));
     }

@@ -66,7 +66,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         ([_], false) => Err(refuse(
             "name the model to promote and the file to replace: strata model promote NEW FILE",
         )),
-        _ => Err(refuse("--back takes one file: the one to change back")),
+        _ => Err(refuse("--back takes one file: the file to restore")),
     }
 }
 
@@ -124,7 +124,7 @@ fn replace(new: &Path, file: &Path, force: bool) -> Result<()> {
         Ok(old) if old == json => {
             writeln!(
                 standard(),
-                "{}: this file already is that model",
+                "{}: this file is already this model",
                 file.display()
             )?;
             return Ok(());

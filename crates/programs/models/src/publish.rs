@@ -95,7 +95,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             valid.with_context(|| {
                 let name = Printable(&name);
                 format!(
-                    "the host's name '{name}' is not that of a sensor: name the sensor (--sensor)"
+                    "the host's name '{name}' is not a valid name for a sensor: name the sensor \
+                     (--sensor)"
                 )
             })?
         }

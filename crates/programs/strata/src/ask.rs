@@ -347,7 +347,8 @@ fn check_names(args: &Args) -> Result<()> {
         return Ok(());
     };
     Err(refuse(format!(
-        "{option}: names are for filters, and {takes_no_filter} takes none: ask a log, a capture file (-r) or an \
+        "{option}: names are for filters, and {takes_no_filter} takes no filter: query a log, a \
+         capture file (-r) or an \
          interface (-i), or write the addresses into the query"
     )))
 }

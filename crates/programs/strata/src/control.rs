@@ -304,8 +304,8 @@ pub(crate) fn policy(args: &PolicyArgs) -> Result<()> {
             let matches = filter.join(" ");
             if matches.trim().is_empty() {
                 return Err(refuse(
-                    "the filter is empty, and would match every packet: is a variable of the shell unset? `strata \
-                     mode set` changes what is kept of all packets",
+                    "the filter is empty, and would match every packet: is a variable of the \
+                     shell unset? `strata mode set` changes the amount that is kept of all packets",
                 ));
             }
             let added = recording.client()?.add_policy(&PolicyRequest {

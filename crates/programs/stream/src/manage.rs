@@ -121,7 +121,9 @@ pub(super) fn retention(option: &str, words: &[String]) -> Result<Retention> {
             )));
         };
         if !is_first {
-            return Err(refuse(format!("{option}: one size and one age at most")));
+            return Err(refuse(format!(
+                "{option}: at most one size and one age are allowed"
+            )));
         }
     }
     Ok(retention)

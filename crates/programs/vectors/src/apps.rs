@@ -174,11 +174,11 @@ impl<A: App> Taking<'_, A> {
         if let Some(name) = self.lacks {
             if self.packets == 0 {
                 return Err(refuse(format!(
-                    "the vectors carry no {name}, which this command needs"
+                    "the vectors do not have {name}, which this command needs"
                 )));
             }
             lacks.push(format!(
-                "{} left out: their vectors carry no {name}",
+                "{} left out: their vectors do not have {name}",
                 count_of(self.without, "packet")
             ));
         }

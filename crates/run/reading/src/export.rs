@@ -179,7 +179,8 @@ impl Format {
             other => {
                 let other = Printable(other);
                 return Err(refuse(format!(
-                    "{}: the suffix '.{other}' names no format: write .pcapng, .pcap, .csv, .json, .ipfix \
+                    "{}: the suffix '.{other}' is not that of a known format: write .pcapng, \
+                     .pcap, .csv, .json, .ipfix \
                      or .parquet, or name the format with -F",
                     path.display()
                 )));
@@ -425,7 +426,8 @@ pub fn run(args: &Args) -> Result<()> {
     }
     if args.format == Some(Format::Netflow9) && args.to_collector.is_none() {
         return Err(refuse(
-            "-F netflow9: NetFlow 9 has no form for files: send it with --to-collector, or write ipfix",
+            "-F netflow9: NetFlow 9 cannot be written to a file: send it with --to-collector, or \
+             write ipfix",
         ));
     }
     let is_to_file = args.to_stream.is_none() && args.to_collector.is_none();
@@ -480,8 +482,8 @@ pub fn run(args: &Args) -> Result<()> {
 
 fn one_log_only() -> anyhow::Error {
     refuse(
-        "several logs: only pcapng and pcap files can hold packets of several: export flows and \
-         tables of each log separately",
+        "several logs: only pcapng and pcap files can hold packets of several logs: export flows \
+         and tables of each log separately",
     )
 }
 
@@ -509,8 +511,8 @@ fn check_options(args: &Args, logs: &Logs, format: Format) -> Result<()> {
     }
     if !format.is_packets() && (args.kept.granularity.is_some() || args.kept.reason.is_some()) {
         return Err(refuse(
-            "--granularity and --reason apply only to packets, and those of a flow may differ in \
-             both: write pcapng or packets-parquet, or leave these options out",
+            "--granularity and --reason apply only to packets, because the packets of a flow may \
+             differ in both: write pcapng or packets-parquet, or leave these options out",
         ));
     }
     if args.tls_keys.is_some() && format != Format::Pcapng {

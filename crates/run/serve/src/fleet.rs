@@ -71,7 +71,8 @@ const CLOCK_OFF_MS: u64 = 1000;
             "name": "", "identity": 0, "exported": 606_924, "received": 606_867, "lost": 57, "before": 0, "missing": 0,
         },
         "closes": null,
-        "doubts": ["packets that these agents have exported since their last report is in no sum: web-2"],
+        "doubts": ["packets that these agents have exported since their last report are not in \
+         the sums: web-2"],
     }],
     "events": [{
         "at": "2026-01-31T12:00:00.000000000Z", "kind": "apply", "who": "uid 0", "what": "version 7: + policy web",
@@ -530,7 +531,7 @@ impl FleetDestination {
             doubts.push(String::from(doubt));
         }
         if to.interfaces.is_empty() {
-            doubts.push(String::from("nothing was exported with numbers"));
+            doubts.push(String::from("no packets with numbers were exported"));
         }
         if to.without_numbers > 0 {
             let packets = count_of(to.without_numbers, "packet");

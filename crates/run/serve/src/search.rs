@@ -346,7 +346,7 @@ fn streamed(
     sink: &mut Sink,
 ) -> Result<(), Refused> {
     let since = Instant::now();
-    let gone = |_| Refused::busy("the browser has gone");
+    let gone = |_| Refused::busy("the browser has disconnected");
     let search = searches.number();
     let begin = SearchEvent {
         search: Some(search.clone()),

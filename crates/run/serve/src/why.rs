@@ -418,7 +418,7 @@ fn sentence(
     });
     let mode = match packet.mode.as_str() {
         "" => String::new(),
-        mode => format!(" Mode {mode} keeps packets of that class this way."),
+        mode => format!(" Mode {mode} gives this class this granularity."),
     };
     let signs = match signs.is_empty() {
         true => String::new(),

@@ -277,8 +277,8 @@ pub fn read(args: &LabelledArgs, each: impl FnMut(&Seen<'_>) -> Result<()>) -> R
     let captures = captures(&args.read, &args.labels.key)?;
     if captures.has_logs() && labels.as_ref().is_some_and(Labels::are_by_frame) {
         bail!(
-            "{}: labels by frame number do not fit a log, which need not hold every packet: give \
-             rules, flows or alerts",
+            "{}: labels by frame number cannot be used for a log, which may not have every \
+             packet: give rules, flows or alerts",
             args.labels.named()
         );
     }

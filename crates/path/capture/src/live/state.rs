@@ -36,17 +36,18 @@ impl fmt::Display for LiveEvent {
             Self::Renamed(before, name) => {
                 write!(
                     f,
-                    "{before}: the interface is {name} now; captured as before"
+                    "{before}: the interface was renamed to {name}; it is captured as before"
                 )
             }
             Self::Back(name) => write!(f, "{name}: the interface is back"),
             Self::Again(name) => write!(
                 f,
-                "{name}: the interface is back as a new one: its first packets may be missing"
+                "{name}: the interface was created again: its first packets may be missing"
             ),
             Self::BackShared(name) => write!(
                 f,
-                "{name}: the interface is back as a new one: its first packets may be missing, and it is captured \
+                "{name}: the interface was created again: its first packets may be missing, and \
+                 it is captured \
                  through AF_PACKET from now on: restart to take its packets away from this host again"
             ),
             Self::CardTimes(name, ClockEvent { off_ns, taken }) => {

@@ -106,8 +106,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
                 }
             }
             info!(
-                "{} holds the secret key: without it nothing encrypted to this public \
-                 key can be read again",
+                "{} holds the secret key: without it, data that is encrypted to this public key \
+                 cannot be read",
                 file.display()
             );
         }

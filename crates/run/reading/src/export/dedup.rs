@@ -64,7 +64,8 @@ pub fn window_ns(time: &str) -> Result<u64> {
         text::short_duration_ns(time).map_err(|problem| refuse(format!("--dedup: {problem}")))?;
     if window_ns > WINDOW_MAX_NS {
         return Err(refuse(format!(
-            "--dedup {time}: at most 10s, since packets of that time are kept in memory"
+            "--dedup {time}: at most 10s is allowed, because packets of that time are kept in \
+             memory"
         )));
     }
     Ok(window_ns)

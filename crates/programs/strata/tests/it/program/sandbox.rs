@@ -254,7 +254,7 @@ fn another_user_gets_the_socket_and_not_its_directory() {
     let heard = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(!output.status.success(), "{heard}");
     assert!(
-        heard.contains("cannot write here: make it the owner"),
+        heard.contains("cannot write to this directory: make this user the owner"),
         "{heard}"
     );
     assert_eq!(seen(&theirs).0, 0);
