@@ -144,7 +144,7 @@ mod tests {
         let benign = class("benign", Some(20));
         let classes = BTreeMap::from([class("attack", Some(10)), benign, class("bot", None)]);
         let said = |from_ns| lacking(&classes, from_ns).join(", ");
-        assert!(said(9).starts_with("the oldest packet left of the retention class attack"));
+        assert!(said(9).starts_with("the oldest remaining packet of the retention class attack"));
         assert_eq!(
             said(19),
             "the oldest remaining packet of the retention class benign arrived at \
