@@ -274,7 +274,7 @@ pub(crate) struct AnswerTable {
     truncated: Option<String>,
     seconds: f64,
     command: String,
-    /// What the program said beside its answer.
+    /// Messages of the program, in addition to its answer.
     notes: Vec<String>,
 }
 
