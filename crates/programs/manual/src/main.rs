@@ -48,7 +48,7 @@ fn main() -> ExitCode {
 }
 
 fn run(args: &Args) -> Result<()> {
-    let this = current_exe().context("cannot find this program, nor those beside it")?;
+    let this = current_exe().context("cannot find this program and the programs next to it")?;
     let folder = this
         .parent()
         .context("the directory of this program is unknown")?;

@@ -202,7 +202,7 @@ fn back_to(file: &Path) -> Result<()> {
     let json = match fs::read(&kept) {
         Ok(json) => json,
         Err(error) if error.kind() == ErrorKind::NotFound => bail!(
-            "{}: does not exist, so there is no earlier model to go back to: `strata model \
+            "{}: does not exist, so there is no earlier model to restore: `strata model \
              promote NEW {}` makes one",
             kept.display(),
             file.display()

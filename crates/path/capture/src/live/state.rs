@@ -32,7 +32,7 @@ impl fmt::Display for LiveEvent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Down(name) => write!(f, "{name}: the interface went down; waiting for it"),
-            Self::Gone(name) => write!(f, "{name}: the interface is gone; waiting for it"),
+            Self::Gone(name) => write!(f, "{name}: the interface was removed; waiting for it"),
             Self::Renamed(before, name) => {
                 write!(
                     f,
@@ -42,13 +42,14 @@ impl fmt::Display for LiveEvent {
             Self::Back(name) => write!(f, "{name}: the interface is back"),
             Self::Again(name) => write!(
                 f,
-                "{name}: the interface was created again: its first packets may be missing"
+                "{name}: the interface is back: it was created again, so its first packets may be \
+                 missing"
             ),
             Self::BackShared(name) => write!(
                 f,
-                "{name}: the interface was created again: its first packets may be missing, and \
-                 it is captured \
-                 through AF_PACKET from now on: restart to take its packets away from this host again"
+                "{name}: the interface is back: it was created again, so its first packets may be \
+                 missing, and it is captured through AF_PACKET from now on: restart to take its \
+                 packets away from this host again"
             ),
             Self::CardTimes(name, ClockEvent { off_ns, taken }) => {
                 write!(
