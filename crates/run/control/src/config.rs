@@ -56,7 +56,7 @@ pub struct Config {
     /// UDP ports of tunnels: for packets to these ports, the headers and the flow inside the tunnel
     /// count. A list replaces the usual ports of its kind of tunnel; an empty list disables this
     /// kind. Read at the start only. The log stores the ports for commands that read it, unless a
-    /// relay writes it. `--tunnel-port NAME=PORT` adds a port.
+    /// relay writes the log. `--tunnel-port NAME=PORT` adds a port.
     pub tunnels: TunnelsConfig,
     /// Budget of detail: a share of the payload beyond headers, as in `10%`, a rate of this
     /// payload, as in `50MB/s` or `20GB/day`, or `none` for no budget. With a budget, short flows

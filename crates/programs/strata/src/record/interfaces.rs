@@ -135,8 +135,8 @@ pub(super) struct InterfaceArgs {
 
     /// Let the kernel copy only the headers of packets whose flow will very probably be kept as
     /// headers only. This saves the time to copy long packets; on a busy core, and with packets
-    /// shorter than 1,000 bytes, the lookups can cost more time than they save. Packets that were
-    /// cut but should have been kept whole are counted (wanted_but_cut).
+    /// shorter than 1,000 bytes, the look-ups of flows can take more time than they save. Packets
+    /// that were cut but should have been kept whole are counted (wanted_but_cut).
     #[arg(long, conflicts_with = "look_back", conflicts_with = "first_bytes")]
     early_cut: bool,
 }

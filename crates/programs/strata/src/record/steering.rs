@@ -30,8 +30,8 @@ pub(super) struct SteerArgs {
     /// Also decode this kind of tunnel on this UDP port, as in vxlan=8473. Kinds are vxlan,
     /// vxlan-gpe, geneve, gtp-u, gre-udp, mpls-udp and teredo; may be given several times.
     /// `[tunnels]` in the configuration file can name further ports. The log stores the ports for
-    /// the commands that read it. If a relay writes the log, it does not: give the ports to those
-    /// commands, too.
+    /// the commands that read it, unless a relay writes the log; in that case, give the ports to
+    /// those commands, too.
     #[arg(
         long,
         value_name = "NAME=PORT",
