@@ -37,7 +37,7 @@ test("it says of each sum whether it closes, does not close, or is unknown", asy
     destinations: [
       destination("whole", true, { exported: 606_924, received: 606_867, lost: 57 }),
       destination("open", false, { exported: 1_000_010, received: 1_000_000, lost: 3, missing: 7 }),
-      destination("dark", null, { exported: 5, received: 5 }, ["packets that these agents have exported are in no sum: web-2"]),
+      destination("dark", null, { exported: 5, received: 5 }, ["packets that these agents have exported are not in the sums: web-2"]),
       destination("partly", null, { exported: 5, received: 5 }, ["7 packets exported without numbers: by VXLAN"]),
     ],
   };
@@ -47,7 +47,7 @@ test("it says of each sum whether it closes, does not close, or is unknown", asy
     const open = card("open").getByRole("alert");
     assert.match(await open.textContent(), /^The sum does not close: 1,000,010 exported, 1,000,000 received \+ 3 lost, and 7 packets of which/);
     await card("dark").getByText("Whether the sum closes is unknown").waitFor();
-    await card("dark").getByText("in no sum: web-2").waitFor();
+    await card("dark").getByText("not in the sums: web-2").waitFor();
     assert.equal(await card("dark").getByText(/^The sum closes/).count(), 0);
     await card("partly").getByText("7 packets exported without numbers").waitFor();
     assert.equal(await card("partly").getByText(/^The sum closes/).count(), 0);

@@ -16,7 +16,7 @@ fn main() {
     } else {
         println!(
             "cargo:warning=page/dist is missing, so `strata serve` has its API only: `make page` \
-             builds the page, where Node is"
+             builds the page with Node.js"
         );
     }
     files.sort();

@@ -47,7 +47,7 @@ export function Downloads(props: {
       <div class="menu-body wide">
         {props.children}
         {!props.payload && <p>Only users who may view payload can download packets with their bytes.</p>}
-        {props.command && <p class="quiet">Next to each is the command line that writes the same file.</p>}
+        {props.command && <p class="quiet">Next to each download is the command line that writes the same file.</p>}
         <ul class="downloads">
           {offered.map(([format, name]) => {
             const command = commands[format.replace("-", "_")];

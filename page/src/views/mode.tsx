@@ -12,10 +12,10 @@ const TIMES = [
 ] as const;
 
 const WHAT: Record<string, string> = {
-  default: "anomalous packets whole, others as headers",
+  default: "anomalous packets whole; headers of all other packets",
   "log-all": "everything whole",
-  "log-partial": "128 bytes of payload of anomalous packets, others as headers",
-  "log-sampled": "anomalous packets whole, a tenth of the others as headers",
+  "log-partial": "128 bytes of payload of anomalous packets; headers of all other packets",
+  "log-sampled": "anomalous packets whole; headers of a tenth of the other packets",
   "log-minimum": "the smallest log",
 };
 
@@ -43,7 +43,7 @@ export function ModeDialog(props: { recorder: string; now: string; close: () => 
       <form onSubmit={change}>
         <p>
           Now: <b>{props.now}</b>. No packet is lost by the change. With a budget of detail, the budget decides which
-          packets keep payload, whatever their class.
+          packets keep payload, regardless of their class.
         </p>
         <Problem of={recorders.problem} again={recorders.again} />
         <Select

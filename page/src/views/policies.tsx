@@ -39,7 +39,7 @@ export function Policies({ place, session }: View) {
       <>
         <h1>Policies</h1>
         <Notice kind="info">
-          No running recording is connected, and policies belong to one. Start strata serve with --socket.
+          No running recording is connected. Policies belong to a recording: start strata serve with --socket.
         </Notice>
       </>
     );
@@ -58,7 +58,7 @@ export function Policies({ place, session }: View) {
   return (
     <>
       <h1>Policies</h1>
-      <p>A policy sets the granularity of certain packets, whatever their class. Of several that match, the one with the highest priority decides.</p>
+      <p>A policy sets the granularity of certain packets, regardless of their class. If several policies match, the policy with the highest priority decides.</p>
       {session.recorders.length > 1 && (
         <Choice
           label="Recording"

@@ -116,7 +116,7 @@ impl<W: Write> StreamWriter<W> {
         for (at, (column, data_type)) in columns.iter().zip(&self.types).enumerate() {
             if !column.has(*data_type, rows) {
                 return wrong(format!(
-                    "column {at} has not {rows} values of {data_type:?}"
+                    "column {at} does not have {rows} values of type {data_type:?}"
                 ));
             }
         }

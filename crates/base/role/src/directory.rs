@@ -22,7 +22,7 @@ fn shared(dir: &Path) -> Option<String> {
     let is_shared = |found: &fs::Metadata| found.mode() & OTHERS_WRITE != 0;
     if found.as_ref().is_some_and(is_shared) {
         return Some(format!(
-            "{0}: anyone can write to this directory: `chmod o-w {0}`, or name another",
+            "{0}: anyone can write to this directory: `chmod o-w {0}`, or name another directory",
             dir.display()
         ));
     }

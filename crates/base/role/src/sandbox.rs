@@ -170,8 +170,8 @@ pub fn give_up(owner: &Owner, reach: &Reach, keep: CapabilitySet, tell: &Tell) -
         let may = accessat(CWD, home, writes, AtFlags::EACCESS);
         may.map_err(std::io::Error::from).at_with(|| {
             format!(
-                "{}: the user of -Z cannot write here: make it the owner (chown), or name a \
-                 directory that does not exist yet",
+                "{}: the user of -Z cannot write to this directory: make this user the owner \
+                 (chown), or name a directory that does not exist yet",
                 home.display()
             )
         })?;

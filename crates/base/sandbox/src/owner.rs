@@ -52,20 +52,22 @@ pub enum OwnerError {
     },
     /// The existing directory was made by somebody else.
     #[error(
-        "{}: Strata did not make this directory, so its group stays: run `chgrp GROUP` and `chmod \
+        "{}: Strata did not create this directory, so its group does not change: run `chgrp \
+         GROUP` and `chmod \
          g+s` on it first, or name a directory that does not exist yet", .0.display()
     )]
     NotOurs(PathBuf),
     /// The last part of the path is a link.
     #[error(
-        "{}: this is a link or not a directory, and its target may belong to somebody else: name \
+        "{}: this is a link or not a directory, and its target may belong to another user: name \
          the log's directory itself", .0.display()
     )]
     Link(PathBuf),
     /// Others can write to a directory of secrets.
     #[error(
-        "{}: others can write to this directory (mode {mode:04o}), and so replace the keys in it: \
-         run `chmod go-w {}`, and replace the keys if somebody may have done so", path.display(), path.display()
+        "{}: other users can write to this directory (mode {mode:04o}) and replace the keys in \
+         it: run `chmod go-w {}`, and replace the keys if this may have happened",
+         path.display(), path.display()
     )]
     Open {
         /// The directory.
@@ -75,8 +77,8 @@ pub enum OwnerError {
     },
     /// A directory of secrets is another user's.
     #[error(
-        "{}: this directory belongs to uid {uid}, who can replace the keys in it, but this command \
-         runs as uid {own}: `chown` it, or name another", path.display()
+        "{}: this directory belongs to uid {uid}, who can replace the keys in it, but this \
+         command runs as uid {own}: `chown` it, or name another directory", path.display()
     )]
     Foreign {
         /// The directory.

@@ -37,7 +37,7 @@ pub struct Changes {
 #[non_exhaustive]
 pub enum ConnLogError {
     /// It is no file, or one that is too large to be one of labels given by hand.
-    #[error("{0}: not a file that labels can be added to")]
+    #[error("{0}: labels cannot be added to this file")]
     NoFile(String),
     /// It cannot be read.
     #[error("{file}: cannot read: {source}")]
@@ -48,7 +48,7 @@ pub enum ConnLogError {
         source: io::Error,
     },
     /// A line is not that of a connection with a label.
-    #[error("{file}: line {line}: not a file that labels can be added to: {source}")]
+    #[error("{file}: line {line}: labels cannot be added to this file: {source}")]
     Line {
         /// The file.
         file: String,

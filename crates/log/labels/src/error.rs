@@ -203,7 +203,8 @@ pub enum LabelError {
     },
     /// Several files, of which one is not of an IDS.
     #[error(
-        "{file}: cannot be combined with other label files: only those of an IDS can (Suricata's \
+        "{file}: cannot be combined with other label files: only label files of an IDS can \
+         (Suricata's \
          eve.json, Zeek's notice.log, and conn.log without labels)"
     )]
     Several {

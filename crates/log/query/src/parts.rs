@@ -349,7 +349,7 @@ impl<'a> Parts<'a> {
                 file: part.named.clone(),
                 offset: 0,
                 problem: format!(
-                    "{} packets cannot be put together: {problem}",
+                    "{} packets cannot be reconstructed: {problem}",
                     wrong.packets
                 ),
                 missing: None,

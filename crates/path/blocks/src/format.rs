@@ -231,7 +231,7 @@ impl BlockHeader {
             return Err("the block was written by a newer version of Strata, which can read it");
         }
         if header.body_len as usize > BODY_MAX || header.summary_len as usize > BODY_MAX {
-            return Err("the block claims to be larger than any block is");
+            return Err("the block's stated length is larger than the maximum");
         }
         Ok(header)
     }

@@ -154,7 +154,7 @@ fn supported(test: &Test) -> Result<Vec<Region>, &'static str> {
         Test::Address {
             scope: Some(AddressScope::Arp | AddressScope::Rarp),
             ..
-        } => return Err("policies know ARP by its MAC addresses only; 'arp' alone works"),
+        } => return Err("policies cannot test the IP addresses of ARP; write 'arp' alone"),
         Test::Address {
             direction, network, ..
         } => of_address(*direction, network)?,
@@ -190,7 +190,7 @@ fn supported(test: &Test) -> Result<Vec<Region>, &'static str> {
         Test::IfIndex(_) | Test::Inbound | Test::Outbound => {
             return Err("name the interface with --interface instead");
         }
-        Test::Named { .. } => return Err("policies know no names of networks: write 'net'"),
+        Test::Named { .. } => return Err("policies cannot use names of networks: write 'net'"),
         Test::Mac { .. } | Test::EtherBroadcast | Test::EtherMulticast => {
             return Err("policies do not test MAC addresses");
         }

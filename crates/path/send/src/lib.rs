@@ -90,8 +90,8 @@ pub enum SendError {
     /// The requested method does not work here.
     #[error(
         "{0}: live frames do not arrive: the driver does not transmit XDP frames, or the other end \
-         of the veth pair does not accept them (`ethtool -K OTHER gro on` there): mend this, or \
-         use `--method sendmmsg`"
+         of the veth pair does not accept them (`ethtool -K OTHER gro on` there): fix this, or use \
+         `--method sendmmsg`"
     )]
     NoLiveFrames(String),
     /// A system call failed.

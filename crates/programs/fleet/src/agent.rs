@@ -37,18 +37,18 @@ Examples:
       --destination analyser=udp://192.0.2.10:4740 --identity 4096
 
 The controller (`strata controller`) decides which packets are exported. Without a controller, a
-file of policies decides (--policy), in the format that `strata controller apply` reads. Only this
-command line permits destinations (--destination) and interfaces (-i). If the controller cannot be
-reached, the agent continues with the policies that it received last. SIGHUP makes the agent read
-the file of --policy again. See docs/agents.md.")]
+file of policies (--policy) decides; it has the format that `strata controller apply` reads. Only
+destinations (--destination) and interfaces (-i) of this command line can be used. If the controller
+cannot be reached, the agent continues with the policies that it received last. SIGHUP makes the
+agent read the file of --policy again. See docs/agents.md.")]
 #[command(group = clap::ArgGroup::new("source").required(true))]
 pub(crate) struct Args {
-    /// Follow the controller on this host: TCP port 4741 or the one given.
+    /// Follow the controller at this address, on TCP port 4741 unless another port is given.
     #[arg(long, value_name = "HOST[:PORT]", group = "source")]
     controller: Option<String>,
 
-    /// Enrol with this copy of the controller's enrol.token, readable by its owner only. Needed
-    /// only to enrol.
+    /// Enrol with the token in this file: a copy of the controller's enrol.token, readable by its
+    /// owner only. Needed only for enrolment.
     #[arg(long, value_name = "FILE", conflicts_with = "policy")]
     token_file: Option<PathBuf>,
 
@@ -56,8 +56,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE", group = "source")]
     policy: Option<PathBuf>,
 
-    /// With --policy, give the first interface this identity, and the others the numbers that
-    /// follow.
+    /// With --policy, give the first interface this identity (a number), and the other interfaces
+    /// the following numbers.
     #[arg(long, value_name = "N", requires = "policy",
         value_parser = clap::value_parser!(u32).range(1..=i64::from(strata_agent::IDENTITY_MAX)))]
     identity: Option<u32>,
@@ -66,14 +66,14 @@ pub(crate) struct Args {
     #[arg(long, value_name = "DIR", default_value = "/var/lib/strata/agent")]
     state: PathBuf,
 
-    /// Permit the capture of interfaces with this name, in which * and ? are wildcards, as in
-    /// 'tap*'; may be given several times. Interfaces that appear later are captured too.
+    /// Permit capture on interfaces with this name, which may contain the wildcards * and ?, as in
+    /// 'tap*'. May be given several times. Interfaces that appear later are captured too.
     #[arg(short = 'i', long = "interface", value_name = "NAME", required = true)]
     interface: Vec<String>,
 
-    /// Export a packet that crosses a bridge from each captured interface that it passes. By
-    /// default, it is exported only from the interface where it enters, if the same policies apply
-    /// to both ports.
+    /// Export a packet that crosses a bridge once for each captured interface that it passes. By
+    /// default, only the copy at the interface where it enters the bridge is exported, if the same
+    /// policies apply to both ports.
     #[arg(long)]
     all_copies: bool,
 
@@ -82,13 +82,13 @@ pub(crate) struct Args {
     #[arg(long, value_enum, value_name = "WHICH", default_value_t = RingsArg::Auto)]
     rings: RingsArg,
 
-    /// Permit sending to this destination, under the name that policies use: udp://HOST:PORT or
-    /// vxlan://HOST; may be given several times.
+    /// Permit export to this URL, udp://HOST:PORT or vxlan://HOST, which policies call NAME. May be
+    /// given several times.
     #[arg(long = "destination", value_name = "NAME=URL", required = true)]
     to: Vec<String>,
 
-    /// Encrypt data sent to collectors with the key in this file (64 hexadecimal digits, readable
-    /// by its owner only) instead of keys from the controller.
+    /// Encrypt data for collectors with the key in this file (64 hexadecimal digits, readable by
+    /// its owner only) instead of keys from the controller.
     #[arg(long, value_name = "FILE")]
     key_file: Option<PathBuf>,
 
@@ -96,13 +96,13 @@ pub(crate) struct Args {
     #[arg(long = "host-label", value_name = "KEY=VALUE")]
     label: Vec<String>,
 
-    /// Set the name of the agent. By default, the host name.
+    /// Set the name of the agent. The default is the host's name.
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
 
     /// Limit the CPU use of the recording, as in 10%; 100% is one core. When other work on this
-    /// host, such as forwarding, is short of CPU time, the recording uses less: it first copies at
-    /// most 256 bytes of each packet, then captures fewer flows.
+    /// host, such as forwarding, is short of CPU time, the recording uses less than this: it first
+    /// copies at most 256 bytes of each packet, then captures fewer flows.
     #[arg(long, value_name = "PERCENT", value_parser = cpu)]
     cpu: Option<String>,
 

@@ -83,15 +83,15 @@ enum Command {
         #[arg(long, value_name = "ADDR[:PORT]", default_value = "127.0.0.1:4741")]
         listen: String,
 
-        /// Serve metrics for Prometheus over HTTP at this address of this machine, path /metrics: TCP
-        /// port 9479 or the one given.
+        /// Serve metrics for Prometheus over HTTP (path /metrics) at this local address: TCP port
+        /// 9479 or the one given.
         #[arg(long, value_name = "ADDR[:PORT]")]
         metrics_listen: Option<String>,
 
-        /// Have agents encrypt the data that they send to collectors, with keys derived from the
-        /// first line of export.key in the controller's directory; the file is created if missing.
-        /// Collectors need a copy (`strata collector --key-file`). SIGHUP makes the controller read
-        /// the file again.
+        /// Let agents encrypt the data that they send to collectors, with keys derived from the
+        /// first line of export.key in the controller's directory. The file is created if missing.
+        /// Collectors need a copy of it (`strata collector --key-file`). On SIGHUP, the controller
+        /// reads the file again.
         #[arg(long)]
         encrypt: bool,
 
@@ -101,8 +101,8 @@ enum Command {
         #[command(flatten)]
         logging: LoggingArgs,
     },
-    /// Apply the policies in all .toml files of a directory, or none if a file has an error. All
-    /// other policies are removed.
+    /// Replace all policies by those in the .toml files of a directory; if a file has an error,
+    /// change nothing.
     Apply {
         /// The directory with the .toml files.
         dir: PathBuf,
@@ -117,9 +117,9 @@ enum Command {
         #[command(flatten)]
         state: StateArgs,
     },
-    /// Compare the packets that agents have exported to each destination with those that its collector has received.
-    /// The collector has to report to the controller (`strata collector --controller`), under the name of the
-    /// destination.
+    /// Compare the numbers of packets that agents have exported to each destination and that its
+    /// collector has received. The collector must report to the controller (`strata collector
+    /// --controller`), under the name of the destination.
     Status {
         /// Print JSON.
         #[arg(long)]
@@ -132,7 +132,7 @@ enum Command {
     /// agents enrolled, revoked or forgotten, and agents found on a second host (copied
     /// directories). The controller keeps the last 10,000 entries.
     Log {
-        /// List only this many entries, the latest ones.
+        /// List only this many of the latest entries.
         #[arg(short = 'n', long, value_name = "N", default_value_t = 50,
               value_parser = bounded::count::<1, EVENTS_MAX>)]
         number: usize,
@@ -328,7 +328,7 @@ fn files(dir: &Path) -> Result<Vec<DocumentFile>> {
     if paths.is_empty() {
         return Err(refuse(format!(
             "{}: no file ends in .toml, so all policies would be removed: to remove them, add an \
-             empty one",
+             empty .toml file",
             dir.display()
         )));
     }

@@ -48,8 +48,10 @@ fn main() -> ExitCode {
 }
 
 fn run(args: &Args) -> Result<()> {
-    let this = current_exe().context("cannot find this program, nor those beside it")?;
-    let folder = this.parent().context("this program is in no folder")?;
+    let this = current_exe().context("cannot find this program and the programs next to it")?;
+    let folder = this
+        .parent()
+        .context("the directory of this program is unknown")?;
     let tree = tree::read(folder)?;
     let pages = folder_in(&args.dir, "man/man1")?;
     page::write_all(&tree, &pages)?;

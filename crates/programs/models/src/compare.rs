@@ -32,10 +32,10 @@ Examples:
   strata model compare built-in model.json -r log/ --labels eve.json
 
 Without models, shows the number of packets that the shadow model of a running recording would have
-kept differently. With two models, runs both over captures or logs, and shows the number of packets
-that each calls anomalous; with labels, also the packets and flows of each source, and the share of
-attack packets that each model would keep if it kept a tenth of the payload, highest scores first.
-The models need not have the same features, and neither has to be in force.")]
+kept differently. With two models, runs both on captures or logs, and shows the number of packets
+that each calls anomalous. With labels, it also shows the packets and flows of each source, and the
+share of attack packets that each model would keep if it kept the tenth of the payload with the
+highest scores. The models may have different features, and need not be in use.")]
 pub(crate) struct Args {
     /// Compare MODEL with OTHER; 'built-in' is the model that ships with the program.
     #[arg(value_names = ["MODEL", "OTHER"], num_args = 0..=2)]

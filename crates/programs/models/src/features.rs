@@ -41,8 +41,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..=WINDOW_MS_MAX))]
     window_ms: Option<u64>,
 
-    /// Compute averages as a programmable switch does, within this relative error, from 0.0001 to
-    /// 0.5.
+    /// Compute averages as a programmable switch does, with this relative error at most, from
+    /// 0.0001 to 0.5.
     #[arg(long, value_name = "DELTA")]
     switch: Option<f64>,
 

@@ -43,9 +43,9 @@ Examples:
   strata labels add log/ --label benign -o labels.json --community-id 1:LQU9qZlK+B5F3KDmev6m5PMibrg=
   strata train log/ --labels labels.json --otherwise benign -o new.json
 
-A flow gets the label if one of its packets matches all that is given of the filter, --community-id,
---from and --to. The label holds from the flow's first packet in the log to its last; after a pause
-of 5 minutes, packets with the same addresses and ports are another flow.")]
+A flow gets the label if one of its packets matches the filter, --community-id, --from and --to, as
+far as these are given. The label holds from the flow's first packet in the log to its last; after a
+pause of 5 minutes, packets with the same addresses and ports belong to another flow.")]
 struct AddArgs {
     /// Read the log in this directory.
     #[arg(value_name = "LOG")]
@@ -55,13 +55,13 @@ struct AddArgs {
     #[arg(long, value_name = "LABEL")]
     label: String,
 
-    /// Add the flows to this file, in the format of Zeek's conn.log as JSON lines, with labels. A
-    /// flow that has a label already gets the new one.
+    /// Add the flows to this file, in the format of Zeek's conn.log as JSON lines, with labels. If
+    /// a flow already has a label, the new label replaces it.
     #[arg(short = 'o', long, value_name = "FILE")]
     output: PathBuf,
 
-    /// Label the flow with this Community ID, as IDS alerts and other tools print it; if several
-    /// flows have it, label all of them. May be given several times.
+    /// Label the flow with this Community ID, which IDS alerts and other tools print; if several
+    /// flows have this ID, label all of them. May be given several times.
     #[arg(long = "community-id", value_name = "ID")]
     community_ids: Vec<String>,
 

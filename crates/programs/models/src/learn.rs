@@ -23,10 +23,10 @@ Examples:
   strata learn log/ --labels /var/log/suricata/eve.json -o new.json
   strata learn -r monday.pcap -r tuesday.pcap -o model.json
 
-Prints a summary of the learnt traffic, and whether it was sufficient. Exit status: 0 if it was, 3
-if there was too little traffic or it changed too much (the model is written anyway), 1 if no model
-is written. With --labels, the model learns only from benign packets; if the labels are IDS alerts,
-from those that are not near an alert.
+Prints a summary of the learnt traffic, and whether it was sufficient. Exit status: 0 if it was; 3
+if there was too little traffic, or the traffic changed too much (the model is written anyway); 1 if
+no model is written. With --labels, the model learns only from benign packets; with IDS alerts as
+labels, only from packets that are not near an alert.
 
 Needs the Python package, which `make python` installs.")]
 pub(crate) struct Args {
@@ -73,7 +73,8 @@ pub(crate) struct Args {
     #[arg(long, conflicts_with = "model")]
     alone: bool,
 
-    /// Set the threshold of the score: at most this share of ordinary payload is called unusual.
+    /// Set the threshold of the score so that at most this share of ordinary payload is called
+    /// unusual.
     #[arg(long, value_name = "SHARE", value_parser = share, default_value_t = 0.01)]
     alarm: f64,
 

@@ -49,11 +49,10 @@ enum Command {
 
 #[derive(Debug, Subcommand)]
 enum Model {
-    /// Put another model in force: the shadow of a running recording, or a file in place of
-    /// another.
+    /// Put another model in force: the shadow model of a running recording, or a model file.
     Promote(promote::Args),
-    /// Compare two models: on a capture or a log, or those of a running recording with a shadow
-    /// model.
+    /// Compare two models: on a capture or a log, or the model and the shadow model of a running
+    /// recording.
     Compare(Box<compare::Args>),
     /// Write a model as tables of the switch program titanlog.
     P4(p4::Args),

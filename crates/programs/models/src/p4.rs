@@ -37,7 +37,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "NAME", default_value = "default")]
     mode: String,
 
-    /// Leave out flow trees: all packets are classified like packets whose flow has no bucket.
+    /// Leave out flow trees: all packets are classified as packets of flows without a bucket are.
     #[arg(long)]
     packet_trees: bool,
 }

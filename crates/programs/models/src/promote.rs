@@ -36,11 +36,12 @@ recording starts with the model files on its own command line.
 With files, NEW takes the place of FILE, which is kept as FILE.before. A recording reads its model
 only when it starts.")]
 pub(crate) struct Args {
-    /// Put the model NEW in the place of the model FILE.
+    /// Put the model file NEW in the place of the model file FILE.
     #[arg(value_names = ["NEW", "FILE"], num_args = 0..=2)]
     files: Vec<PathBuf>,
 
-    /// Go back: to the model that the recording was started with; or exchange FILE and FILE.before.
+    /// Go back to the model that the recording was started with; or, with FILE, exchange FILE and
+    /// FILE.before.
     #[arg(long)]
     back: bool,
 
@@ -65,7 +66,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         ([_], false) => Err(refuse(
             "name the model to promote and the file to replace: strata model promote NEW FILE",
         )),
-        _ => Err(refuse("--back takes one file: the one to change back")),
+        _ => Err(refuse("--back takes one file: the file to restore")),
     }
 }
 
@@ -123,7 +124,7 @@ fn replace(new: &Path, file: &Path, force: bool) -> Result<()> {
         Ok(old) if old == json => {
             writeln!(
                 standard(),
-                "{}: this file already is that model",
+                "{}: this file is already this model",
                 file.display()
             )?;
             return Ok(());
@@ -201,7 +202,7 @@ fn back_to(file: &Path) -> Result<()> {
     let json = match fs::read(&kept) {
         Ok(json) => json,
         Err(error) if error.kind() == ErrorKind::NotFound => bail!(
-            "{}: does not exist, so there is no earlier model to go back to: `strata model \
+            "{}: does not exist, so there is no earlier model to restore: `strata model \
              promote NEW {}` makes one",
             kept.display(),
             file.display()

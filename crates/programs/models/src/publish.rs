@@ -11,11 +11,11 @@ use crate::train::Line;
 /// Arguments of `strata publish`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-The tables of a namespace are packets and flows. Their data files are those of the log, where they
-are: nothing is copied or rewritten. Afterwards, both tables list exactly the log's current
-compacted files for this sensor, whatever was published before: files that compaction added are in
-the tables, files that were deleted are not. Run this command after each compaction, for example by
-a timer. The tables are partitioned by the columns sensor, hour and retention.
+The tables of a namespace are packets and flows. Their data files are the compacted files of the log
+in their present place: nothing is copied or rewritten. Afterwards, both tables list exactly the
+current compacted files of this sensor: the tables have the files that compaction added, and no
+longer have files that were deleted. Run this command after each compaction, for example by a timer.
+The tables are partitioned by the columns sensor, hour and retention.
 
 Examples:
   strata publish log/ --catalog http://catalog:8181 --namespace site
@@ -40,8 +40,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "URI")]
     catalog: String,
 
-    /// Keep the tables' metadata here, such as file:///srv/lake or s3://BUCKET/PREFIX. A catalog in a
-    /// database needs it; a REST catalog has its own.
+    /// Store the tables' metadata at this URL, such as file:///srv/lake or s3://BUCKET/PREFIX.
+    /// Required for a catalog in a database; a REST catalog has its own place.
     #[arg(long, value_name = "URI")]
     warehouse: Option<String>,
 
@@ -49,12 +49,12 @@ pub(crate) struct Args {
     #[arg(long, value_name = "NAME")]
     namespace: String,
 
-    /// Name the sensor whose log this is; each log needs its own name, and keeps it: letters (a to
+    /// Set the sensor's name. Each log needs a name of its own, which stays the same: letters (a to
     /// z), digits, dots, dashes and underscores. [default: the host's name]
     #[arg(long, value_name = "NAME", value_parser = sensor_name)]
     sensor: Option<String>,
 
-    /// Take the place of another log that was published as this sensor: its files leave the tables.
+    /// Replace another log that was published as this sensor: the tables no longer have its files.
     /// If this log was published as another sensor, that sensor is renamed.
     #[arg(long)]
     replace: bool,
@@ -95,7 +95,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             valid.with_context(|| {
                 let name = Printable(&name);
                 format!(
-                    "the host's name '{name}' is not that of a sensor: name the sensor (--sensor)"
+                    "the host's name '{name}' is not a valid name for a sensor: name the sensor \
+                     (--sensor)"
                 )
             })?
         }

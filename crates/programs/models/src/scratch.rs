@@ -93,7 +93,7 @@ impl Directory {
         let removed: io::Result<()> = self.0.close();
         removed.with_context(|| {
             format!(
-                "{}: cannot remove this directory: remove it, since it has packet headers",
+                "{}: cannot remove this directory: it has packet headers, so remove it yourself",
                 path.display()
             )
         })?;

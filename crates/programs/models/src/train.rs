@@ -59,16 +59,16 @@ pub(crate) struct TrainArgs {
     #[arg(long, value_name = "LIST")]
     features: Option<String>,
 
-    /// Set the number of trees and of leaves per tree, such as 8x64; if given several times, the
-    /// best is chosen. By default, the better of 8x64 and 16x64.
+    /// Set the numbers of trees and of leaves per tree, such as 8x64. If given several times, the
+    /// best shape is chosen. By default, the better of 8x64 and 16x64.
     #[arg(long, value_name = "TREESxLEAVES", value_parser = shape)]
     shape: Vec<String>,
 
-    /// Limit the depth of a tree, 8 by default; if given several times, the best is chosen.
+    /// Limit the depth of a tree, 8 by default. If given several times, the best depth is chosen.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     depth: Vec<u32>,
 
-    /// Drop features if unseen flows are classified no worse without them.
+    /// Drop features that do not improve the classification of unseen flows.
     #[arg(long)]
     choose_features: bool,
 
@@ -90,7 +90,7 @@ pub(crate) struct TrainArgs {
     #[arg(long)]
     even_sources: bool,
 
-    /// Weight benign packets by their payload, and sources as with --even-sources. Use it if the
+    /// Weight benign packets by their payload, and sources as with --even-sources. Use this if the
     /// cost of keeping a packet is its number of bytes.
     #[arg(long)]
     by_bytes: bool,
@@ -104,8 +104,8 @@ pub(crate) struct TrainArgs {
     #[arg(long, value_name = "N", default_value_t = 1.0, value_parser = positive)]
     false_alarm_cost: f64,
 
-    /// Catch at least this share of the attack packets of each source, such as 0.95. Where a source
-    /// has enough flows, a lower bound for unseen flows meets this share.
+    /// Detect at least this share of the attack packets of each source, such as 0.95. If a source
+    /// has enough flows, the lower bound for unseen flows also meets this share.
     #[arg(long, visible_alias = "recall", value_name = "SHARE", value_parser = share, group = "point")]
     target_recall: Option<f64>,
 
@@ -113,7 +113,7 @@ pub(crate) struct TrainArgs {
     #[arg(long, value_name = "SHARE", value_parser = share, group = "point")]
     max_kept_whole: Option<f64>,
 
-    /// Give a packet a class only if its score for that class is at least this, such as 0.9; all
+    /// Give a packet a class only if its score for that class is at least SCORE, such as 0.9; all
     /// other packets get the class 'unknown'.
     #[arg(long, value_name = "SCORE", value_parser = share, group = "point")]
     conservative: Option<f64>,
@@ -126,8 +126,8 @@ pub(crate) struct TrainArgs {
     #[arg(long, value_name = "SHARE", value_parser = share)]
     min_f1: Option<f64>,
 
-    /// Set the confidence of the bounds on recall and on the share of bytes kept whole, for other
-    /// flows.
+    /// Set the confidence of the bounds, for unseen flows, on recall and on the share of bytes kept
+    /// whole.
     #[arg(long, value_name = "SHARE", value_parser = share, default_value_t = 0.95)]
     confidence: f64,
 
@@ -166,7 +166,7 @@ pub(crate) struct CompareArgs {
     #[arg(long, value_name = "FILE")]
     report: PathBuf,
 
-    /// Speed up time by this factor.
+    /// Divide the times between packets by this factor.
     #[arg(long, value_name = "FACTOR", default_value_t = 1000.0, value_parser = positive)]
     time_compression: f64,
 

@@ -87,20 +87,21 @@ pub(crate) struct Args {
     )]
     interfaces: Vec<String>,
 
-    /// Run the query on grouped packet vectors: those in this file or ring buffer, which `strata gpv
-    /// run` has written (- is standard input), or with udp://ADDRESS:PORT, those that switches send
-    /// there, until Ctrl-C. In the query, switch is the number of the exporter.
+    /// Run the query on grouped packet vectors from this file or ring buffer of `strata gpv run` (-
+    /// is standard input); or, with udp://ADDRESS:PORT, on vectors that switches send to this
+    /// address, until Ctrl-C. In the query, the field switch is the number of the exporter.
     #[arg(long, value_name = "FROM", group = "source")]
     vectors: Option<String>,
 
-    /// Accept vectors only from this network; may be given several times. An address other than
-    /// loopback needs it.
+    /// Accept vectors only from this network; may be given several times. Required unless the
+    /// address is a loopback address.
     #[arg(long, value_name = "CIDR", requires = "vectors")]
     allow: Vec<String>,
 
     /// Run the query on the packets that the recording with this socket (`strata record --socket`)
-    /// captures from now on, until the recording ends or Ctrl-C. The recording does not wait: data
-    /// that is not read in time is lost for the query only, and counted.
+    /// captures from now on, until the recording ends or Ctrl-C. The recording does not wait for
+    /// the query: packets that the query does not read in time are missing from its answer only,
+    /// and counted.
     #[arg(long, value_name = "PATH", group = "source")]
     socket: Option<PathBuf>,
 
@@ -109,16 +110,17 @@ pub(crate) struct Args {
     running: bool,
 
     /// Install the query in the running recording, under this name: it runs on all packets from now
-    /// on, until it is removed or the recording ends, with or without a client attached. At most 16
-    /// queries run there, each with at most 100,000 groups, 100,000 rows and 16 MiB.
+    /// on, with or without a connected client, until it is removed or the recording ends. A
+    /// recording runs at most 16 queries, each with at most 100,000 groups, 100,000 rows and 16 MiB
+    /// of memory.
     #[arg(long, value_name = "NAME", conflicts_with_all = ["read", "interfaces", "vectors", "write", "format", "sort", "top", "count", "skip_incomplete"])]
     install: Option<String>,
 
-    /// Report groups of the installed query, by flow or host, to the telemetry collector of the
+    /// Report the groups of the installed query (flows or hosts) to the telemetry collector of the
     /// recording (`record --report-to`) every second: the latest value of each group (`value=N`),
     /// the increase of this value (`add=N`), or each new group as an entry of list N (`list=N`).
     /// For value and add, N is part of the key: `strata telemetry get STORE node N FLOW`. The value
-    /// is that of the last column, or of the column named after a colon: `value=N:COLUMN`.
+    /// is taken from the last column, or from the column after a colon: `value=N:COLUMN`.
     #[arg(long, value_name = "HOW", requires = "install")]
     report_as: Option<QueryReport>,
 
@@ -138,7 +140,7 @@ pub(crate) struct Args {
     words: Vec<String>,
 
     /// Run this query, given by its name or as text. May be given several times: all queries run on
-    /// the same packets, which are read once.
+    /// the same packets in one pass.
     #[arg(short = 'q', long = "query", value_name = "QUERY")]
     queries: Vec<String>,
 
@@ -156,13 +158,13 @@ pub(crate) struct Args {
     #[arg(short = 'w', long = "write", value_name = "FILE", default_value = "-")]
     write: PathBuf,
 
-    /// Set the format of the answer. By default the file's name decides: csv for .csv, json for
-    /// .json, parquet for .parquet, arrow for .arrow; table for all others.
+    /// Set the format of the answer. By default, the file's name decides: csv for .csv, json for
+    /// .json, parquet for .parquet, arrow for .arrow; table for all other names.
     #[arg(short = 'F', long, value_enum)]
     format: Option<answer::Format>,
 
-    /// Sort the answer by this column; with a minus before its name, largest first. By default,
-    /// groups are in the order of their keys, and packets in time order.
+    /// Sort the answer by this column; with a minus sign before its name, largest first. By
+    /// default, groups are in order of their keys, and packets in order of time.
     #[arg(long, value_name = "COLUMN", allow_hyphen_values = true)]
     sort: Option<String>,
 
@@ -174,8 +176,8 @@ pub(crate) struct Args {
     #[arg(short = 'c', long = "count", value_name = "PACKETS", value_parser = text::number)]
     count: Option<u64>,
 
-    /// Skip and count packets that lack bytes that a query needs, because these were not captured
-    /// or not kept. By default, the first such packet ends the query.
+    /// Skip and count packets without the bytes that a query needs, if these were not captured or
+    /// not kept. By default, the first such packet ends the query.
     #[arg(long)]
     skip_incomplete: bool,
 
@@ -210,7 +212,7 @@ struct OfLogs {
     #[arg(long, value_name = "TIME")]
     from: Option<String>,
 
-    /// Select packets before this time, written in the same way.
+    /// Select packets before this time, in the format of --from.
     #[arg(long, value_name = "TIME")]
     to: Option<String>,
 
@@ -222,17 +224,17 @@ struct OfLogs {
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Limits of each query")]
 struct Bounds {
-    /// Keep at most this many groups of each groupby. Packets of any other groups are left out of
-    /// the answer, and counted. [default: 100k]
+    /// Keep at most this many groups of each groupby. Packets of further groups are counted, but
+    /// missing from the answer. [default: 100k]
     #[arg(long, value_name = "N", value_parser = text::number)]
     groups_max: Option<u64>,
 
-    /// Keep at most this many rows, if the answer has a row per packet. Rows beyond this number are
-    /// left out, and counted. [default: 1M; for installed queries 100k]
+    /// Keep at most this many rows, if the answer has a row per packet. Further rows are counted,
+    /// but missing from the answer. [default: 1M; for installed queries 100k]
     #[arg(long, value_name = "N", value_parser = text::number)]
     rows_max: Option<u64>,
 
-    /// Use at most this much memory for groups and rows; if they are large, fewer are kept.
+    /// Use at most this much memory for groups and rows; large ones may reach this limit first.
     /// [default: 256MiB; for installed queries 16MiB]
     #[arg(long, value_name = "BYTES", value_parser = text::bytes)]
     memory_max: Option<u64>,
@@ -345,7 +347,8 @@ fn check_names(args: &Args) -> Result<()> {
         return Ok(());
     };
     Err(refuse(format!(
-        "{option}: names are for filters, and {takes_no_filter} takes none: ask a log, a capture file (-r) or an \
+        "{option}: names are for filters, and {takes_no_filter} takes no filter: query a log, a \
+         capture file (-r) or an \
          interface (-i), or write the addresses into the query"
     )))
 }

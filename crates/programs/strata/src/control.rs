@@ -21,9 +21,9 @@ use strata_terminal::text::not_a_duration;
 /// Arguments of `strata status`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-If several recordings or collectors (`strata collector`) run, each is shown on one line, with the
-packets lost (before Strata and in it, added up) and its socket, for --socket. --json shows one: the
-only recording, or if there is none, the only collector.
+If several recordings or collectors (`strata collector`) run, each is shown on one line, with its
+lost packets (the sum of those lost before Strata and in Strata) and its socket, for --socket.
+--json shows the only recording, or, without any, the only collector.
 
 Examples:
   strata status
@@ -159,7 +159,7 @@ Examples:
         /// Match only packets of this interface.
         #[arg(long, value_name = "NAME")]
         interface: Option<String>,
-        /// Never delete the kept data of these packets to free disk space.
+        /// Never delete the kept data of these packets for disk space.
         #[arg(long)]
         protect: bool,
         /// Give a reason, which `strata status` shows with the event.
@@ -304,8 +304,8 @@ pub(crate) fn policy(args: &PolicyArgs) -> Result<()> {
             let matches = filter.join(" ");
             if matches.trim().is_empty() {
                 return Err(refuse(
-                    "the filter is empty, and would match every packet: is a variable of the shell unset? `strata \
-                     mode set` changes what is kept of all packets",
+                    "the filter is empty, and would match every packet: is a variable of the \
+                     shell unset? `strata mode set` changes the amount that is kept of all packets",
                 ));
             }
             let added = recording.client()?.add_policy(&PolicyRequest {

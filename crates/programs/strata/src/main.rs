@@ -49,7 +49,7 @@ struct Cli {
 enum Command {
     /// Record packets from interfaces or files, classifying each.
     Record(Box<record::Args>),
-    /// List network interfaces: how each can be captured, or why not.
+    /// List network interfaces, and how each can be captured, or why it cannot.
     #[command(short_flag = 'D')]
     Interfaces(interfaces::Args),
     /// Show the status of a running recording.

@@ -58,10 +58,10 @@ Examples:
   strata record -i eth0 --config exports.toml
   strata record -i eth0 -o log/ --serve
 
-While interfaces are captured: SIGINT (Ctrl-C) and SIGTERM finish the log and print the accounting;
-another such signal, at least 1 s later, ends the recording at once, and the log is then not
-finished. SIGUSR1 prints counters, SIGHUP reloads the configuration. `strata status` shows a running
-recording; `mode`, `detail`, `policy`, `rotate` and `model promote` change it."
+While interfaces are captured, SIGINT (Ctrl-C) or SIGTERM finishes the log and prints the counts of
+packets. A second signal, at least 1 s later, ends the recording at once and leaves the log
+unfinished. SIGUSR1 prints counters, and SIGHUP reloads the configuration. `strata status` shows a
+running recording; `mode`, `detail`, `policy`, `rotate` and `model promote` change it."
 )]
 pub(crate) struct Args {
     #[command(flatten)]
@@ -101,26 +101,27 @@ pub(crate) struct DataPathArgs {
     #[arg(short = 'm', long = "model", value_name = "FILE", help_heading = CLASSIFICATION)]
     model: Option<PathBuf>,
 
-    /// Compare with this model: the summary, `strata status` and metrics count the packets that
-    /// it would have kept in more or less detail. The log is unchanged. Costs the CPU time of this model's
-    /// trees. It must have the classes, features and window of the model in force, because both get
-    /// the same features.
+    /// Also run this model, and compare it with the model in force: the summary, `strata status`
+    /// and metrics count the packets that it would have kept in more or less detail. The log does
+    /// not change. The trees of this model take additional CPU time. The model must have the
+    /// classes, features and window of the model in force, because both models get the same
+    /// features.
     #[arg(long, value_name = "FILE", help_heading = CLASSIFICATION)]
     shadow: Option<PathBuf>,
 
     /// Set the logging mode: default, log-all, log-partial, log-sampled, log-minimum, or a mode of
     /// the configuration file. If given more than once, the mode that keeps the most decides for
-    /// each packet. By default the mode that the configuration file sets, else `default`.
+    /// each packet. By default, the mode that the configuration file sets, else `default`.
     #[arg(long, value_name = "NAME", env = "STRATA_MODE", value_delimiter = ',',
         help_heading = CLASSIFICATION)]
     mode: Vec<String>,
 
-    /// Limit the payload kept beyond headers, which goes to short flows and to the start of the
-    /// others: a share of all payload, as in 10%; a rate by packet timestamps, as in 50MB/s,
-    /// 20GB/day; or none, to keep everything that the mode keeps of each class. Payload kept by
-    /// policies, alerts and --first-bytes is outside the budget. Applies in modes that keep some
-    /// classes in more detail than others. By default the value in the configuration file, else 10%
-    /// with the built-in model and none with --model.
+    /// Limit the payload that is kept: to a share of all payload, as in 10%; to a rate by packet
+    /// timestamps, as in 50MB/s or 20GB/day; or none, for no limit but that of the mode. Short
+    /// flows and the start of long flows are kept first. Payload that policies, alerts and
+    /// --first-bytes keep is outside the budget. The budget applies in modes that keep some classes
+    /// in more detail than others. By default, the value in the configuration file, else 10% with
+    /// the built-in model and none with --model.
     #[arg(long, value_name = "BUDGET", env = "STRATA_DETAIL", help_heading = CLASSIFICATION)]
     detail: Option<String>,
 
@@ -134,23 +135,23 @@ pub(crate) struct DataPathArgs {
     /// worker counts the packets of each flow in its table, and uses these counters to classify
     /// packets. A table starts with at most 128 MiB (about a million flows per window of the model;
     /// for files, only as much as their flows need), and doubles, up to 512 MiB, while more than
-    /// 1 % of the packets get no entry. By default a sixteenth of the memory of this machine, or of
-    /// its control group.
+    /// 1 % of the packets get no entry. By default, a sixteenth of the memory of this machine, or
+    /// of its control group.
     #[arg(long, value_name = "SIZE", value_parser = strata_wire::parse_bytes,
         help_heading = CLASSIFICATION)]
     memory: Option<u64>,
 
-    /// Send a copy of each packet that a policy mirrors (action mirror) out of this interface: to a
-    /// monitor behind it, or to a remote one through a gretap, erspan or vxlan interface. Copies
-    /// that the interface does not accept at once are lost and counted (mirror_lost). Ethernet
-    /// only.
+    /// Send a copy of each packet that a policy mirrors (action mirror) from this interface: to a
+    /// monitor that is attached to it, or through a gretap, erspan or vxlan interface to a remote
+    /// monitor. Copies that the interface does not accept at once are lost and counted
+    /// (mirror_lost). Only for Ethernet packets.
     #[arg(long, value_name = "INTERFACE", help_heading = "Steering")]
     mirror_to: Option<String>,
 
-    /// Report to the telemetry collector on this host (`strata telemetry run`), by default on UDP
-    /// port 40040: bytes sent by each host, the class of each flow, and lists of anomalous flows
-    /// (anomalies) and of TCP gaps and retransmissions (losses). Reports that a worker has no time
-    /// to send, or that the network does not accept, are dropped and counted.
+    /// Report to the telemetry collector (`strata telemetry run`) at this address, by default on
+    /// UDP port 40040: the bytes that each host sent, the class of each flow, and lists of
+    /// anomalous flows (anomalies) and of TCP gaps and retransmissions (losses). Reports that a
+    /// worker has no time to send, or that the network does not accept, are lost and counted.
     #[arg(long, value_name = "HOST[:PORT]", help_heading = "Steering")]
     report_to: Option<String>,
 
@@ -160,8 +161,8 @@ pub(crate) struct DataPathArgs {
     #[command(flatten)]
     steer: steering::SteerArgs,
 
-    /// Choose the flow to which a tunnelled packet belongs (GRE, ERSPAN, NSH, IP in IP, VXLAN and
-    /// others in UDP).
+    /// Choose the flow of a tunnelled packet (GRE, ERSPAN, NSH, IP in IP, VXLAN and other tunnels
+    /// in UDP).
     #[arg(long, value_enum, value_name = "WHICH", default_value_t = Tunnel::Inner, help_heading = CLASSIFICATION)]
     tunnel_key: Tunnel,
 
@@ -174,13 +175,13 @@ pub(crate) struct DataPathArgs {
     nano: bool,
 
     /// Set the seed of flow fingerprints, for repeatable runs: the same files with the same seed
-    /// give the same blocks. By default random, so that an attacker cannot make flows collide; a
-    /// few flows still collide by chance, and with another seed their packets may be kept
-    /// differently.
+    /// give the same blocks. By default, the seed is random, so that an attacker cannot make flows
+    /// collide. A few flows still collide by chance; with another seed, their packets may be kept
+    /// in another granularity.
     #[arg(long, value_name = "N", help_heading = CLASSIFICATION)]
     hash_seed: Option<u64>,
 
-    /// Seed the random choice of packets or flows in granularities that sample them (1/N, 1/N
+    /// Set the seed of the random choice of packets or flows in granularities that sample (1/N, 1/N
     /// flows).
     #[arg(long, value_name = "N", default_value_t = 0, help_heading = CLASSIFICATION)]
     sampling_seed: u64,

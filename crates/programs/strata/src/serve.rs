@@ -48,7 +48,7 @@ user of this machine may do everything. Each line of a token file has a role and
   change 4f2a...
   look 91c0...
 
-The role is look (see everything but payload), payload (see payload, too) or change (also change
+The roles are look (see everything but payload), payload (also see payload) and change (also change
 recordings). A token without a role has the role change. HTTP is not encrypted: on a shared network,
 give --tls-cert, or put a proxy with TLS in front.")]
 pub(crate) struct Args {
@@ -61,12 +61,12 @@ pub(crate) struct Args {
     #[arg(long, value_name = "PATH")]
     socket: Vec<PathBuf>,
 
-    /// Show the agents of the controller with this directory (`strata controller run --state`), or
-    /// with the socket in it.
+    /// Show the agents of the controller with this directory (`strata controller run --state`) or
+    /// with the socket in this directory.
     #[arg(long, value_name = "DIR")]
     fleet: Option<PathBuf>,
 
-    /// Serve on this address and port; with port 0, on a free one.
+    /// Serve on this address and port; with port 0, on any free port.
     #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:9470")]
     listen: String,
 
@@ -97,8 +97,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "CIDR", requires = "user_header")]
     trust_proxy: Vec<String>,
 
-    /// Take the user's name from this header, which the proxy sets, and must remove from requests
-    /// of users.
+    /// Take the user's name from this header. The proxy must set it, and must remove it from the
+    /// requests of users.
     #[arg(long, value_name = "NAME", requires = "trust_proxy")]
     user_header: Option<String>,
 
@@ -106,13 +106,13 @@ pub(crate) struct Args {
     #[arg(long, value_enum, default_value = "look", requires = "trust_proxy")]
     proxy_role: UserRole,
 
-    /// Permit no changes, not even to users with the role change.
+    /// Permit no changes, not even by users with the role change.
     #[arg(long)]
     read_only: bool,
 
     /// Store queries (Ask) and labels of flows in this directory, for all users of the page;
-    /// `strata train LOG --labels DIR/labels.json` reads the labels. Created if missing. Without
-    /// it, queries stay in the browser, and the page shows the command that labels a flow.
+    /// `strata train LOG --labels DIR/labels.json` reads the labels. Created if missing. Without a
+    /// directory, queries stay in the browser, and the page shows the command that labels a flow.
     #[arg(long, value_name = "DIR")]
     state: Option<PathBuf>,
 

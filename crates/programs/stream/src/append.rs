@@ -33,32 +33,31 @@ Each line is a record, without its newline; with --framed, each record is preced
 4 bytes (little-endian). Records are at most 1 MiB long (less if the stream's pages are smaller):
 longer lines are skipped and counted, and the exit status is then 1.
 
-Readers see a record at most 0.1 s after it arrived (at a server, usually 0.3 s); after 1 s it
+Readers see a record at most 0.1 s after it arrives (at a server, usually 0.3 s); after 1 s, it
 survives a loss of power. If this process is killed, records that readers can see are kept. At the
 end of the input, and on Ctrl-C, all records are synced, including a last line without a newline.
 
-If a stripe (strata stream create --stripe) fails, the records on their way to it are lost and
-counted, and the exit status is then 1; all other records are in the stream.
+If a stripe (strata stream create --stripe) fails, records that are not yet written to it are lost
+and counted, and the exit status is then 1; all other records are in the stream.
 
 In a directory of this machine, one process at a time can append to a stream. A server takes the
 records of up to 256 processes, each record once and in its process's order: if the connection or
-the server fails, this process connects again and resends the unconfirmed records. It keeps these in
-memory, at most 64 MiB: when this is full, it reads no more input. If the server is still gone 10 s
-after the end of the input, or its disk is full, the unconfirmed records are given up and counted,
-and the exit status is 1: some of them may be in the stream.
+the server fails, this process connects again and resends the unconfirmed records. Until then, it
+keeps them in memory, at most 64 MiB; when this is full, it reads no more input. If the server is
+still unreachable 10 s after the end of the input, or its disk is full, the process gives up the
+unconfirmed records, counts them, and exits with status 1; some of them may be in the stream.
 
 With --spool, records are first written to a directory of this machine, and are sent from there: an
-outage of the server does not stop this process. If the server cannot be reached at the end of the
-input either, the records that were not sent stay in the directory for the next process, and the
-exit status is 0. Beyond --spool-max, the oldest records are deleted, and counted if they were not
-sent.")]
+outage of the server does not stop this process. If the server cannot be reached when the input
+ends, the records that were not sent stay in the directory for the next process, and the exit status
+is 0. Beyond --spool-max, the oldest records are deleted; those not yet sent are counted.")]
 pub(super) struct Args {
     #[command(flatten)]
     place: PlaceArgs,
-    /// Append each line as a record; this is the default.
+    /// Append each line as a record (the default).
     #[arg(long, conflicts_with = "framed")]
     lines: bool,
-    /// Append records, each preceded by its length: 4 bytes, little-endian.
+    /// Read records from the input that are each preceded by their length (4 bytes, little-endian).
     #[arg(long)]
     framed: bool,
 

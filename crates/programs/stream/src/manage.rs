@@ -35,42 +35,42 @@ Examples:
   strata stream create streams/ events --stripe 192.0.2.10:4793/disk1 \\
       --tls-cert c.crt --tls-key c.key --tls-ca ca.crt
 
-Streams of a directory share its disk space, in pages of 4 MiB. A stream that has reached its
-limit overwrites its own oldest page. Names have 1 to 64 letters, digits, '.', '_' and '-'.
+Streams of a directory share its disk space, in pages of 4 MiB. A stream at its limit overwrites its
+own oldest page. Names have 1 to 64 letters, digits, '.', '_' and '-'.
 
 With --stripe, the pages of all streams of the directory go in turn to the directory itself, to
 directories on other disks, and to whole disks, partitions or volumes, which must be empty unless
 --overwrite is given. If a disk is full, fails or is unmounted, readers count its records as
 missing, and new records go to the other disks until it is back. The directory itself has the
-positions of all pages: without it, no record can be read. A stripe HOST:PORT/NAME is at a server
-(strata stream serve --offer-stripe NAME=DIR). From now on, commands use the certificate given here
-for that server: leave the certificate's files in place.")]
+positions of all pages: without it, no record can be read. A stripe HOST:PORT/NAME is on a server
+(strata stream serve --offer-stripe NAME=DIR). Later commands use the certificate given here for
+that server: do not move the certificate's files.")]
 pub(super) struct CreateArgs {
     /// The directory of streams, created if missing.
     dir: PathBuf,
     /// The name of the new stream.
     name: String,
     /// Keep at most this size, records up to this age, or, with a comma, both: 10GB, 7d, 10GB,7d.
-    /// Only whole pages are deleted. A page is deleted by age once the next one is too old as well,
-    /// and only while a process appends to the stream [default: 10GB]
+    /// Only whole pages are deleted. A page is deleted by age once the next page is too old as
+    /// well, and only while a process appends to the stream [default: 10GB]
     #[arg(long, value_name = "SIZE|AGE", value_delimiter = ',')]
     retain: Vec<String>,
     /// Set the sizes of the page directory, the page tables and the data pages of a new directory.
     #[arg(long, value_name = "SIZES", default_value = "4KiB-4KiB-4MiB")]
     pages: String,
-    /// Spread pages over this stripe too: a directory on another disk, created if missing, a block
+    /// Also spread pages over this stripe: a directory on another disk, created if missing, a block
     /// device without a file system, or a stripe that a server offers. May be given several times,
     /// even for an existing directory of streams; a directory has up to 15 stripes.
     #[arg(long, value_name = "DIR|DEVICE|HOST:PORT/NAME")]
     stripe: Vec<PathBuf>,
-    /// Use a block device as a stripe even if it holds other data, which is lost.
+    /// Use a block device as a stripe even if it holds other data; that data is lost.
     #[arg(long = "overwrite")]
     format: bool,
     #[command(flatten)]
     server: ServerArgs,
-    /// Set the form of records: sealed, each with its number and a keyed tag; or linked, as a
-    /// network switch can write them (docs/formats/stream.md), without a tag, so that damage within
-    /// the bytes of a record is not noticed.
+    /// Set the form of records: sealed (each record has its number and a keyed tag) or linked (the
+    /// form that a network switch can write, docs/formats/stream.md; without a tag, damage within
+    /// the bytes of a record is not detected).
     #[arg(long = "record-form", value_name = "FORM", default_value = "sealed", value_parser = ["sealed", "linked"])]
     records: String,
 }
@@ -78,9 +78,10 @@ pub(super) struct CreateArgs {
 /// Arguments of `strata stream list`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Rates are averages over about the last minute, as last reported by the process that appends. The
-lag of a consumer (tail --cursor @NAME) is the number of records that it has not read; records that
-were missing, or deleted before it could read them, are counted since its cursor was first saved.")]
+Rates are averages over about the last minute; the process that appends reports them. The lag of a
+consumer (tail --cursor @NAME) is the number of records that it has not read. Records that were
+missing, or were deleted before the consumer read them, are counted since its cursor was first
+saved.")]
 pub(super) struct ListArgs {
     /// The directory of streams.
     dir: PathBuf,
@@ -120,7 +121,9 @@ pub(super) fn retention(option: &str, words: &[String]) -> Result<Retention> {
             )));
         };
         if !is_first {
-            return Err(refuse(format!("{option}: one size and one age at most")));
+            return Err(refuse(format!(
+                "{option}: at most one size and one age are allowed"
+            )));
         }
     }
     Ok(retention)

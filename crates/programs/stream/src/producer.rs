@@ -28,7 +28,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// How records are kept until a server has them.
 #[derive(Debug, clap::Args)]
 pub(super) struct ProducerArgs {
-    /// Name this producer, for `strata stream tail --json`; the default is the host's name.
+    /// Name this producer, as `strata stream tail --json` shows it. The default is the host's name.
     #[arg(long = "name", value_name = "NAME")]
     producer: Option<String>,
 

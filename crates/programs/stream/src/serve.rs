@@ -80,8 +80,8 @@ pub(super) struct Args {
     #[command(flatten)]
     group: GroupArgs,
 
-    /// Keep all privileges and access to all files, instead of dropping those that are not needed
-    /// once the server listens.
+    /// Keep all privileges and access to all files, instead of dropping unneeded ones once the
+    /// server listens.
     #[arg(long)]
     no_sandbox: bool,
 

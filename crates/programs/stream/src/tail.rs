@@ -49,21 +49,22 @@ Examples:
 A cursor is a position between two records, written as page number and offset, such as 17.40960:
 with each record, --json prints the cursor after it. A cursor stays valid when records are appended,
 when old records are deleted and after a crash; 0.0 is the position before the oldest record. @NAME
-is a cursor that is kept in the directory, or by the server: it begins at the oldest record, and is
-saved every second and at the end. If this process is killed, the next one with this name prints the
-records of the last second again.
+is a cursor that the directory or the server stores: it begins at the oldest record, and is saved
+every second and at the end. If this process is killed, the next process that uses the cursor prints
+the records of the last second again.
 
-With * or ? in the name, the streams of the directory that match are printed together (at most 64),
-in order of time; new ones are found while they are followed. With --json, stream is the name of a
-record's stream. --cursor @NAME keeps a cursor for each of them; -n counts the records of all.
+With * or ? in the name, the matching streams of the directory (at most 64) are printed together, in
+order of time; --follow also finds new streams. With --json, the field stream has the name of each
+record's stream. --cursor @NAME keeps a cursor for each stream; -n counts the records of all
+streams.
 
 Records are printed unchanged, one per line; on a terminal, control characters are escaped. With
---json, an object per line: cursor, seq (the record's number), time_ns, and text, or hex if it is
-not UTF-8; for a record that came through a server, also producer, and its number among the records
-of that producer. decoded has the contents of records that Strata wrote with --to-stream (grouped
-packet vectors, entries of telemetry lists, packets of a relay); a terminal shows these contents
-too. Standard error shows how many records are missing and how many were deleted before they were
-read; after a cursor such as 17.40960, the number of deleted records is unknown.")]
+--json, each line is an object: cursor, seq (the record's number), time_ns, and text, or hex if the
+record is not UTF-8. A record that came through a server also has producer and its number among the
+records of that producer. For records that Strata wrote with --to-stream (grouped packet vectors,
+entries of telemetry lists, packets of a relay), decoded has their contents; a terminal shows these
+contents too. Standard error shows how many records are missing and how many were deleted before
+they were read; after a cursor such as 17.40960, the number of deleted records is unknown.")]
 pub(super) struct Args {
     #[command(flatten)]
     pub(super) place: PlaceArgs,
@@ -73,8 +74,8 @@ pub(super) struct Args {
     /// Begin with the records since this time: 13:05, 2026-01-31T13:05:00Z, or seconds since 1970.
     #[arg(long, value_name = "T")]
     pub(super) since: Option<String>,
-    /// Print at most this many records: with --cursor or --since, the first ones; else the last
-    /// ones, 10 by default, after which --follow continues with new ones.
+    /// Print at most this many records: with --cursor or --since, the first records; else the last
+    /// ones (10 by default). --follow then continues with new records.
     #[arg(short = 'n', long, value_name = "N", value_parser = text::number)]
     pub(super) records: Option<u64>,
     /// Continue with new records as they arrive, until Ctrl-C.
@@ -83,11 +84,11 @@ pub(super) struct Args {
     /// Print JSON, an object per line.
     #[arg(long, conflicts_with_all = ["framed", "raw"])]
     json: bool,
-    /// Print each record after its length: 4 bytes, little-endian.
+    /// Print the length of each record before it (4 bytes, little-endian).
     #[arg(long)]
     framed: bool,
-    /// Print records one after the other, with nothing between them: for grouped packet vectors, as
-    /// `strata gpv agent -r -` reads them.
+    /// Print records with nothing between them, as `strata gpv agent -r -` reads grouped packet
+    /// vectors.
     #[arg(long, conflicts_with = "framed")]
     raw: bool,
 

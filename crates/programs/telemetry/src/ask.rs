@@ -46,8 +46,8 @@ pub(super) struct GetArgs {
     /// The key, as one argument or several.
     #[arg(required = true)]
     key: Vec<String>,
-    /// Read this many copies of the value: the number that its reports requested, if you know it.
-    /// The default finds the value in any case.
+    /// Read this many copies of the value: the redundancy in its reports, if you know it. The
+    /// default always finds the value.
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u8).range(1..=4))]
     redundancy: u8,
     /// Answer only if at least this many copies agree. With 1, the value may, rarely, be that of
@@ -86,8 +86,8 @@ pub(super) struct ListArgs {
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Counters have no keys: the collector remembers the keys with the largest counts, at least 512 of
-them (with --generations G, at least 512 / G for each generation). If there were more, the last line
-gives the count below which keys may be missing.
+them (with --generations G, at least 512 / G for each generation). If there were more keys, the last
+line gives the count below which keys may be missing.
 
 A count is never too small; `strata telemetry get` shows by how much it may be too large.
 

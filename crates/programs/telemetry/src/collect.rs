@@ -26,11 +26,11 @@ Examples:
   strata telemetry run -o counters/ --collector 192.0.2.11 --secret-file telemetry.secret
   strata telemetry get /dev/shm/telemetry '10.0.0.1:1024 > 10.0.0.2:80 tcp'
 
-The translator (`strata telemetry run --collector`) receives reports and writes this memory by
-RDMA (RoCEv2): no report is parsed here. The store is created with the options of the first
-translator (--store-memory, --lists and so on), and belongs to one translator at a time. Query it
-on this machine, even while it is written: `strata telemetry get`, `list`, `path`, `top`. With
-several collectors, each has only its share of the keys and lists.
+The translator (`strata telemetry run --collector`) receives reports and writes this memory by RDMA
+(RoCEv2): the collector parses no reports. The store is created with the options of the first
+translator (--store-memory, --lists and so on), and belongs to one translator at a time. Query the
+store on this machine with `strata telemetry get`, `list`, `path` or `top`, even while it is
+written. With several collectors, each has only its share of the keys and lists.
 
 Both ends prove that they know the secret of --secret-file (`umask 077; openssl rand -hex 32
 >telemetry.secret`). Reports are not encrypted: use a network that you trust.")]
@@ -44,9 +44,8 @@ pub(super) struct Args {
     #[arg(long, value_name = "ADDR[:PORT]", default_value = "127.0.0.1:4791")]
     listen: String,
 
-    /// Require translators to prove that they know the secret in this file, and prove to them that
-    /// the collector knows it. The file must have at least 16 bytes, and be readable by its owner
-    /// only.
+    /// Require translators to prove that they know the secret in this file; the collector proves
+    /// the same to them. The file must have at least 16 bytes, and be readable by its owner only.
     #[arg(long, value_name = "FILE")]
     secret_file: Option<PathBuf>,
 
@@ -58,7 +57,7 @@ pub(super) struct Args {
     #[arg(long = "store-memory", value_name = "SIZE", default_value = "1GiB")]
     memory: String,
 
-    /// Set all counters to 0 at this interval, as in 90s, 10m or 1h. By default they only grow.
+    /// Set all counters to 0 at this interval, as in 90s, 10m or 1h. By default, they only grow.
     #[arg(long, value_name = "TIME", value_parser = text::duration_ns)]
     reset_counters: Option<u64>,
 
@@ -72,8 +71,8 @@ pub(super) struct Args {
     #[command(flatten)]
     group: GroupArgs,
 
-    /// Keep all privileges and access to all files, instead of dropping those that are not needed
-    /// once the collector listens.
+    /// Keep all privileges and access to all files, instead of dropping unneeded ones once the
+    /// collector listens.
     #[arg(long)]
     no_sandbox: bool,
 

@@ -17,11 +17,11 @@ use super::ask::{json_of, of, parse_key};
 /// Arguments of `strata telemetry path`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-A flow has a direction: 10.0.0.1:1024 > 10.0.0.2:80 tcp. Quote it, or write - for >. For a path that
-was reported for another key, give that key (`strata telemetry get --help`).
+A flow has a direction: 10.0.0.1:1024 > 10.0.0.2:80 tcp. Quote it, or write - for >. If the path was
+reported under another key, give that key (`strata telemetry get --help`).
 
-A hop is known if it sent a postcard of the flow. Its latency is known if a Key-Write report with
-the key `node N FLOW` gave it; the built-in INT table makes such reports. Latencies are the latest
+A hop is known if it sent a postcard of the flow. Its latency is known if a Key-Write report had it
+under the key `node N FLOW`; the built-in INT table makes such reports. Latencies are the latest
 ones, in the unit of the nodes, usually ns.
 
 The line `sum` adds up the latencies of a whole path (all hops of one packet) if each hop has a
@@ -43,16 +43,15 @@ pub(super) struct PathArgs {
 /// Arguments of `strata telemetry flows`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Events of `congestion` and `drops` name a node, its port and its queue. Their value is the occupancy
-of the queue or the latency; for drops, the reason. Nodes are numbers or IPv4 addresses.
+Events of `congestion` and `drops` name a node, its port and its queue. The value of an event is the
+occupancy of the queue or the latency; for drops, the reason. Nodes are numbers or IPv4 addresses.
 
 Lists are rings: once an event is overwritten, its flow may be missing. The last line counts the
-overwritten events, and all others that are not in the table.")]
+events that were overwritten or are not in the table for other reasons.")]
 pub(super) struct FlowsArgs {
     /// The directory of the store.
     store: PathBuf,
-    /// Use only events of this list: its name or its number. By default, those of all lists of
-    /// events.
+    /// Use only events of the list with this name or number. By default, events of all lists.
     name: Option<String>,
     /// Use only events at this node.
     #[arg(long, value_name = "NODE")]
@@ -63,7 +62,7 @@ pub(super) struct FlowsArgs {
     /// Use only events at this queue.
     #[arg(long, value_name = "QUEUE")]
     queue: Option<u8>,
-    /// Show this many flows, those with the most events.
+    /// Show this many of the flows with the most events.
     #[arg(short = 'n', long, value_name = "N", default_value_t = 20, value_parser = bounded::count::<1, 1_000_000>)]
     number: usize,
     /// Print JSON.

@@ -89,8 +89,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=4))]
     redundancy: u8,
 
-    /// Keep reports for as long as the collector may request them again, and resend those that it
-    /// requests.
+    /// Keep reports as long as the collector may request them again, and resend the requested ones.
     #[arg(long)]
     retransmit: bool,
 

@@ -81,7 +81,7 @@ impl ApiArgs {
 #[derive(Debug, clap::Subcommand)]
 enum Command {
     /// Receive reports and store them in memory that can be queried at any time: on this machine,
-    /// or over RDMA on others.
+    /// or on others by RDMA.
     Run(Box<run::Args>),
     /// Provide memory that a translator on another machine (`run --collector`) writes by RDMA.
     Collect(collect::Args),
@@ -91,7 +91,7 @@ enum Command {
     List(ask::ListArgs),
     /// Show the path of a flow, hop by hop, with the latency of each.
     Path(flow::PathArgs),
-    /// Show the flows that events in lists name, such as flows that met congestion or drops.
+    /// Show the flows in the events of lists, such as flows that met congestion or drops.
     Flows(flow::FlowsArgs),
     /// Show the keys with the largest counters.
     Top(ask::TopArgs),

@@ -336,7 +336,7 @@ pub(super) fn print_end(out: &mut impl Write, status: &RunStatus) -> Result<()> 
     if let Some(frames) = &status.af_xdp {
         writeln!(
             out,
-            "by AF_XDP: {}, {} invalid, {} dropped for lack of a free frame",
+            "by AF_XDP: {}, {} invalid, {} dropped because no frame was free",
             count(frames.datagrams, "datagram"),
             number(frames.invalid),
             number(frames.dropped),

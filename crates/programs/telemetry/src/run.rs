@@ -42,9 +42,9 @@ Reporters send DTA reports to UDP port 40040, in the format of DTA's authors or 
 `strata telemetry get`, `list`, `path` and `top` read that memory while it is written.
 
 The size of the memory is fixed when the store is created; new values overwrite old ones. The kernel
-keeps writing a store on a disk back to that disk: a store in /dev/shm is faster, but is lost when
-the machine restarts. An existing store is continued if the options match it. Without --listen, only
-this machine can reach the collector.
+continually writes a store on a disk back to that disk. A store in /dev/shm is faster, but is lost
+when the machine restarts. An existing store is continued if the options match it. Without --listen,
+only this machine can reach the collector.
 
 With --collector, this process only translates: it writes the memory of `strata telemetry collect`
 on other machines by RDMA (RoCEv2, UDP port 4791). Query the stores there.")]
@@ -55,8 +55,8 @@ pub(super) struct Args {
     output: PathBuf,
 
     /// Write to the memory of `strata telemetry collect` at this address instead: TCP port 4791 or
-    /// the one given. May be given up to 64 times: with N collectors, keys are spread over them by
-    /// their hash, and list L is list L / N of collector L mod N, counted from 0. Reports for a
+    /// the one given. May be given up to 64 times: with N collectors, the hash of a key selects its
+    /// collector, and list L is list L / N of collector L mod N, counted from 0. Reports for a
     /// collector that cannot be reached are dropped and counted.
     #[arg(long, value_name = "HOST[:PORT]")]
     collector: Vec<String>,
@@ -77,7 +77,7 @@ pub(super) struct Args {
 
     /// Receive the datagrams for the address and port of --listen from this interface by AF_XDP,
     /// bypassing the host's network stack and its firewall; all other packets go to the host. The
-    /// interface's driver must support native XDP. INT reports (--int) always arrive at a socket.
+    /// interface's driver must support native XDP. INT reports (--int) always use a socket.
     #[arg(long, value_name = "NAME")]
     interface: Option<String>,
 
@@ -86,10 +86,10 @@ pub(super) struct Args {
     #[arg(long, value_name = "ADDR[:PORT]")]
     int: Option<String>,
 
-    /// Turn INT reports into DTA reports by this table (TOML; docs/formats/dta.md), in addition to
-    /// the built-in one (`strata telemetry table`), which stores paths of tracked flows, latencies
-    /// by flow and node, depths of queues, and lists of congestion and drops. With `extends =
-    /// "nothing"` in the file, only this table applies.
+    /// Also turn INT reports into DTA reports by this table (TOML; docs/formats/dta.md). The
+    /// built-in table (`strata telemetry table`) stores paths of tracked flows, latencies by flow
+    /// and node, depths of queues, and lists of congestion and drops. With `extends = "nothing"` in
+    /// the file, only this table applies.
     #[arg(long, value_name = "FILE")]
     table: Option<PathBuf>,
 
@@ -104,7 +104,7 @@ pub(super) struct Args {
     memory: Option<String>,
 
     /// Set the maximum size of Key-Write values, up to 64 bytes; 4 by default. Longer values are
-    /// refused. With at most 4, values are never read half-written.
+    /// refused. Up to 4 bytes, a value is never read half-written.
     #[arg(long, value_name = "BYTES", value_parser = bounded::count::<1, 64>)]
     data_bytes: Option<usize>,
 
@@ -112,14 +112,14 @@ pub(super) struct Args {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(2..=8))]
     hops: Option<u8>,
 
-    /// Expect values up to this number from the hops of paths, such as ids of switches; 65535 by
-    /// default. Larger ones, such as addresses, go into a table of 8,192 entries; once it is full,
-    /// postcards with new ones are refused.
+    /// Expect values up to this number from the hops of paths, such as switch ids; 65535 by
+    /// default. Larger values, such as addresses, are stored in a table of 8,192 entries; when it
+    /// is full, postcards with new values are refused.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..1 << 24))]
     value_max: Option<u32>,
 
-    /// Gather the postcards of this many paths at a time, rounded up to a power of two, until all
-    /// hops have reported; 32768 by default. The hops of any other flows are written one by one.
+    /// Collect the postcards of this many paths at a time, rounded up to a power of two, until all
+    /// hops have reported; 32768 by default. The hops of further flows are written one by one.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1 << 24))]
     path_rows: Option<u32>,
 
@@ -142,11 +142,11 @@ pub(super) struct Args {
     redundancy: Option<u8>,
 
     /// Limit the number of writes to memory per second, as in 500, 20k or 2M. Reports beyond the
-    /// limit are dropped and counted, and requested again from reporters that still have them.
+    /// limit are dropped and counted, and then requested again from reporters that still have them.
     #[arg(long = "write-rate", value_name = "N", value_parser = text::number)]
     rate: Option<u64>,
 
-    /// Set all counters to 0 at this interval, as in 90s, 10m or 1h. By default they only grow.
+    /// Set all counters to 0 at this interval, as in 90s, 10m or 1h. By default, they only grow.
     #[arg(long, value_name = "TIME", value_parser = text::duration_ns)]
     reset_counters: Option<u64>,
 
@@ -154,9 +154,9 @@ pub(super) struct Args {
     #[arg(long, value_name = "TIME", value_parser = text::duration_ns, conflicts_with = "reset_counters")]
     halve_counters: Option<u64>,
 
-    /// Keep values, paths and counters by time, in this many generations (2 to 4): answers state
-    /// their period, and once per period the oldest generation is cleared. The generations share
-    /// the memory equally, and a query looks in each.
+    /// Store values, paths and counters by time, in this many generations (2 to 4). Answers state
+    /// their period, and at the end of each period, the oldest generation is cleared. The
+    /// generations share the memory equally, and a query reads all of them.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=4),
           conflicts_with_all = ["reset_counters", "halve_counters"])]
     generations: Option<u8>,
@@ -168,7 +168,7 @@ pub(super) struct Args {
 
     /// Also append the entries of lists, as they arrive, to this stream, which `strata stream
     /// create` has made; other programs can follow it (`strata stream tail`). Entries that the
-    /// stream cannot take in time are missing from it, and counted.
+    /// stream cannot accept in time are missing from it, and counted.
     #[arg(long, value_name = "DIR/NAME")]
     to_stream: Option<String>,
 
@@ -178,8 +178,8 @@ pub(super) struct Args {
     #[command(flatten)]
     group: GroupArgs,
 
-    /// Keep all privileges and access to all files, instead of dropping those that are not needed
-    /// once the collector listens.
+    /// Keep all privileges and access to all files, instead of dropping unneeded ones once the
+    /// collector listens.
     #[arg(long)]
     no_sandbox: bool,
 

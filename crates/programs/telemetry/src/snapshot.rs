@@ -27,7 +27,7 @@ Examples:
 
 keys.parquet has a row for each key: its value, its counter and, for a flow, the hops of its path.
 lists.parquet has a row for each entry that has not been overwritten, oldest first. The collector
-keeps running, so rows are of different moments.")]
+keeps running, so the rows are not all of the same moment.")]
 pub(super) struct Args {
     /// The directory of the store.
     store: PathBuf,
@@ -37,8 +37,8 @@ pub(super) struct Args {
     output: PathBuf,
 
     /// Look up the keys in this file, one per line, as `strata telemetry get` reads them; - is
-    /// standard input. A store does not hold keys: without this option, only the keys with the
-    /// largest counters are written, as `strata telemetry top` shows them.
+    /// standard input. A store does not hold keys. Without this option, only the keys with the
+    /// largest counters are written, which `strata telemetry top` shows.
     #[arg(long, value_name = "FILE")]
     keys: Option<PathBuf>,
 }

@@ -33,10 +33,10 @@ strata gpv agent --listen ADDR:PORT [-w FILE] [--send-to HOST:PORT]
        strata gpv agent --ring FILE [-w FILE] [--send-to HOST:PORT]
        strata gpv agent -r FILE [-w FILE] [--send-to HOST:PORT]",
     after_help = "\
-Runs until Ctrl-C, or until the file or the writer of the ring ends, and then prints the number of
-vectors received, of vectors lost, and of unreadable datagrams. Vectors of the form strata are
-numbered, so each missing one is counted. Senders are not authenticated: listen on an address that
-only trusted senders can reach, or name their networks with --allow.
+Runs until Ctrl-C, or until the file or the writer of the ring ends. It then prints the numbers of
+received vectors, lost vectors and unreadable datagrams. Vectors of the form strata are numbered, so
+each missing vector is counted. Senders are not authenticated: listen on an address that only
+trusted senders can reach, or permit only their networks with --allow.
 
 Examples:
   strata gpv agent --listen 127.0.0.1:4739 -w records.parquet
@@ -52,7 +52,7 @@ pub(super) struct Args {
     listen: Option<String>,
 
     /// Read the vectors in this ring buffer, which `strata gpv run --ring` writes, until that
-    /// command ends. Only trusted users may have write access to the file.
+    /// command ends. Give write access to the file only to users that you trust.
     #[arg(long, value_name = "FILE", group = "source")]
     ring: Option<PathBuf>,
 
@@ -74,12 +74,13 @@ pub(super) struct Args {
     insecure: bool,
 
     /// Write records to this Parquet file. An existing file is replaced once the new one is
-    /// complete: when the agent ends, or begins the next file (-G, -C). Until then, the records are
-    /// in parts beside it, such as records.part0000.parquet, which can be read as they are.
+    /// complete, which is when the agent ends or begins the next file (-G, -C). Until then, the
+    /// records are in separate files next to it, such as records.part0000.parquet, which can be
+    /// read.
     #[arg(short = 'w', long = "write", value_name = "FILE")]
     write: Option<PathBuf>,
 
-    /// Complete a part of the file at this interval: an agent that is killed loses the records
+    /// Complete a part of the file at this interval. An agent that is killed loses the records
     /// since the last complete part.
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = text::duration_ns)]
     save_every: u64,
@@ -88,7 +89,7 @@ pub(super) struct Args {
     #[arg(long = "send-to", value_name = "HOST:PORT")]
     to: Option<String>,
 
-    /// Limit a record to packets within this time.
+    /// Limit a record to the packets of this length of time.
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = text::duration_ns)]
     interval: u64,
 
@@ -101,14 +102,14 @@ pub(super) struct Args {
     #[arg(long, value_name = "N", default_value_t = 8192, value_parser = clap::value_parser!(u32).range(1..=1_048_576))]
     flows: u32,
 
-    /// Accept at most this many senders at once. A sender that has been silent for a minute makes
-    /// room for another; datagrams of any other senders are dropped and counted.
+    /// Accept at most this many senders at once. A sender that has been silent for a minute is
+    /// replaced by a new one; datagrams of further senders are dropped and counted.
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=1024))]
     senders: u16,
 
-    /// Ask each cache, by control packets to the source of its vectors, to flush slots that have
-    /// produced no vector for this long (at least 1s). Sources can be forged, so an address never
-    /// gets more bytes than came from it. Only for --listen and the form strata.
+    /// Request that each cache flushes slots that have produced no vector for this long (at least
+    /// 1s), by control packets to the source of its vectors. Because sources can be forged, an
+    /// address never receives more bytes than it has sent. Only for --listen and the form strata.
     #[arg(long, value_name = "TIME", value_parser = text::duration_ns)]
     flush_idle: Option<u64>,
 

@@ -43,13 +43,13 @@ use super::failed;
 /// Where vectors come from, and where rows go.
 #[derive(Debug, clap::Args)]
 pub(super) struct AppArgs {
-    /// Read the vectors in this file or ring buffer, which `strata gpv run` has written (- is
-    /// standard input), or with udp://ADDRESS:PORT, those that switches send there, until Ctrl-C.
+    /// Read the vectors in this file or ring buffer of `strata gpv run` (- is standard input); or,
+    /// with udp://ADDRESS:PORT, receive vectors that switches send to this address, until Ctrl-C.
     #[arg(value_name = "FROM")]
     from: String,
 
-    /// Accept vectors only from this network; may be given several times. An address other than
-    /// loopback needs it.
+    /// Accept vectors only from this network; may be given several times. Required unless the
+    /// address is a loopback address.
     #[arg(long, value_name = "CIDR")]
     allow: Vec<String>,
 
@@ -57,8 +57,8 @@ pub(super) struct AppArgs {
     #[arg(short = 'w', long = "write", value_name = "FILE", default_value = "-")]
     write: PathBuf,
 
-    /// Set the format. By default the file's name decides: csv for .csv, json for .json, parquet for
-    /// .parquet; table for all others.
+    /// Set the format. By default, the file's name decides: csv for .csv, json for .json, parquet
+    /// for .parquet; table for all other names.
     #[arg(short = 'F', long, value_enum)]
     format: Option<Format>,
 
@@ -174,11 +174,11 @@ impl<A: App> Taking<'_, A> {
         if let Some(name) = self.lacks {
             if self.packets == 0 {
                 return Err(refuse(format!(
-                    "the vectors carry no {name}, which this command needs"
+                    "the vectors do not have {name}, which this command needs"
                 )));
             }
             lacks.push(format!(
-                "{} left out: their vectors carry no {name}",
+                "{} left out: their vectors do not have {name}",
                 count_of(self.without, "packet")
             ));
         }

@@ -32,8 +32,8 @@ const ROWS_MAX: usize = 4_000_000;
 Example:
   strata gpv features -r trace.pcap --labels labels.csv -o flows.csv
 
-A flow is one direction of a conversation; it is split after a minute, and after 1024 packets. The
-class of a flow is that of its first packet with a label.")]
+A flow is one direction of a conversation, split after a minute and after 1,024 packets. The class
+of a flow is that of its first packet with a label.")]
 pub(super) struct FeaturesArgs {
     #[command(flatten)]
     labelled: LabelledArgs,
@@ -53,7 +53,7 @@ Examples:
 Prints the F1 of each class (the harmonic mean of precision and recall) and the mean recall, for
 three sets of features: those of NetFlow records (duration, bytes, packets), of a compiled Marple
 query (also mean and largest size), and of grouped packet vectors. The figures are measured on the
-files of --test, else by five-fold cross-validation.
+files of --test, or else by five-fold cross-validation.
 
 Needs the Python package, which `make python` installs.")]
 pub(super) struct TrainArgs {

@@ -54,7 +54,8 @@ struct Args {
 enum Command {
     /// Group packets of a capture or an interface into vectors; send or write them.
     Run(run::Args),
-    /// Receive vectors, merge them into records of longer intervals, and write or forward these.
+    /// Receive vectors, merge them into records of longer intervals, and write or forward the
+    /// records.
     Agent(agent::Args),
     /// Write the vectors of a capture or a log to a Parquet file.
     Export(export::Args),
@@ -64,7 +65,7 @@ enum Command {
     Profile(apps::ProfileArgs),
     /// Classify flows by a trained model.
     Classify(apps::ClassifyArgs),
-    /// Search for the cache parameters that give the fewest vectors within a memory limit.
+    /// Search for the cache parameters that produce the fewest vectors within a memory limit.
     Tune(tune::Args),
     /// Write the features of each flow, to train the traffic classifier.
     Features(flows::FeaturesArgs),
@@ -118,12 +119,12 @@ struct CacheArgs {
     #[arg(long, value_name = "N", default_value_t = Parameters::PAPER.slots)]
     slots: u32,
 
-    /// Give each slot a narrow buffer for this many packets, at least 2.
+    /// Give each slot a narrow buffer for this many packets (at least 2).
     #[arg(long, value_name = "N", default_value_t = Parameters::PAPER.narrow)]
     narrow: u16,
 
-    /// Let a wide buffer add this many packets to a slot; 0, with --wide-blocks 0, for no wide
-    /// buffers.
+    /// Set the number of packets that a wide buffer adds to a slot; 0, with --wide-blocks 0, for no
+    /// wide buffers.
     #[arg(long, value_name = "N", default_value_t = Parameters::PAPER.wide)]
     wide: u16,
 

@@ -90,7 +90,7 @@ pub(super) struct Args {
 
     /// Write the vectors to a ring buffer in this file, for agents on this machine. This command
     /// does not wait for agents: an agent that falls behind by the size of the ring loses vectors,
-    /// and counts them. Best in memory: /dev/shm/NAME.
+    /// and counts them. Use a file in memory, such as /dev/shm/NAME.
     #[arg(long, value_name = "FILE")]
     ring: Option<PathBuf>,
 
@@ -99,8 +99,8 @@ pub(super) struct Args {
     ring_size: String,
 
     /// Append the datagrams of vectors to this stream, which `strata stream create` has made. With
-    /// -i, vectors never wait for the disk: those that the stream cannot take in time are missing
-    /// from it, and counted.
+    /// -i, vectors never wait for the disk: vectors that the stream cannot accept in time are
+    /// missing from it, and counted.
     #[arg(long, value_name = "DIR/NAME")]
     to_stream: Option<String>,
 

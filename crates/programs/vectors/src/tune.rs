@@ -28,10 +28,10 @@ Examples:
   strata gpv tune -r core.pcap --cache-memory 1MiB --length 28
   strata gpv tune -r core.pcap --figures curves/
 
-Tries each set of parameters on all packets of the capture, in a software model of the cache.
-Memory is that of a switch: a slot takes 24 bytes and its narrow buffer, a packet in a narrow or
-wide buffer 4 bytes, and each slot and each wide buffer a pointer of 2 bytes (4 with more than
-65,534 wide buffers).
+Tries each set of parameters on all packets of the capture, in a software model of the cache. Memory
+is counted as in a switch: 24 bytes for each slot, 4 bytes for each packet in a narrow or wide
+buffer, and a pointer of 2 bytes (4 bytes with more than 65,534 wide buffers) for each slot and each
+wide buffer.
 
 --figures draws Figures 6 to 8 of the *Flow paper: vectors per packet by memory (to 32 MiB), by
 length of vectors (to 32 packets) and over time, for static and dynamic buffers, evicting on
@@ -47,15 +47,15 @@ pub(super) struct Args {
     #[arg(long = "cache-memory", value_name = "BYTES", default_value = "1MiB", value_parser = text::bytes)]
     memory: u64,
 
-    /// Let a vector have at most this many packets.
+    /// Limit vectors to this many packets.
     #[arg(long, value_name = "N", default_value_t = 28, value_parser = clap::value_parser!(u32).range(2..=1024))]
     length: u32,
 
-    /// Look for a flow in this many slots, 1 or 8, and evict the least recently used.
+    /// Look for a flow in this many slots (1 or 8), and evict the least recently used flow.
     #[arg(long, value_name = "N", default_value = "1", value_parser = ["1", "8"])]
     ways: String,
 
-    /// Give every slot one buffer, instead of a narrow one and wide ones from a pool.
+    /// Give every slot one buffer, instead of a narrow buffer and wide buffers from a pool.
     #[arg(long = "static")]
     is_static: bool,
 

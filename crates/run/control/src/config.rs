@@ -40,11 +40,11 @@ pub struct Config {
     /// Logging modes that are active together: `default`, `log-all`, `log-partial`, `log-sampled`,
     /// `log-minimum` or custom ones. By default, `default`.
     pub mode: Vec<String>,
-    /// Action for packets that no policy matches, as in `policy.action`. By default `classify`.
+    /// Action for packets that no policy matches, as in `policy.action`. By default, `classify`.
     pub default: Option<String>,
     /// Custom modes, by name; one with the name of a built-in mode replaces it.
     pub modes: BTreeMap<String, ModeConfig>,
-    /// Policies; of those that match a packet, those with the highest priority apply.
+    /// Policies. Of the policies that match a packet, those with the highest priority apply.
     pub policy: Vec<PolicyConfig>,
     /// Response to shortages during a live capture.
     pub elastic: ElasticConfig,
@@ -53,24 +53,24 @@ pub struct Config {
     /// Destinations to which policies may export headers and packets (`header -> NAME`), and
     /// identities of the sender. Read at the start only.
     pub export: ExportConfig,
-    /// UDP ports of tunnels: headers and flows of packets to them are those inside the tunnel. A
-    /// list replaces the usual ports of its tunnel; an empty list disables it. Read at the start
-    /// only, and recorded in the log for commands that read it, except by a relay. `--tunnel-port
-    /// NAME=PORT` adds one.
+    /// UDP ports of tunnels: for packets to these ports, the headers and the flow inside the tunnel
+    /// count. A list replaces the usual ports of its kind of tunnel; an empty list disables this
+    /// kind. Read at the start only. The log stores the ports for commands that read it, unless a
+    /// relay writes the log. `--tunnel-port NAME=PORT` adds a port.
     pub tunnels: TunnelsConfig,
-    /// Budget of detail, like `--detail`, which overrides it: a share of the payload beyond
-    /// headers, as in `10%`, or a rate of it, as in `50MB/s` or `20GB/day`; it goes to short flows
-    /// and to the start of the others, instead of all packets of the classes that the mode keeps in
-    /// more detail. `none` for no budget. By default `10%` with the built-in model, `none` with
-    /// another.
+    /// Budget of detail: a share of the payload beyond headers, as in `10%`, a rate of this
+    /// payload, as in `50MB/s` or `20GB/day`, or `none` for no budget. With a budget, short flows
+    /// and the start of the other flows get payload, instead of all packets of the classes that the
+    /// mode keeps in more detail. `--detail` overrides it. By default, `10%` with the built-in
+    /// model, and `none` with another model.
     pub detail: Option<String>,
-    /// Response of a recording of interfaces while the model does not fit the traffic of the last
-    /// minutes (the stability index of its scores is above 0.25): `warn` logs a warning; `budget`
-    /// also keeps a tenth of the payload, as a budget of detail does, unless one is set; `keep`
-    /// keeps every packet whole, like mode `log-all`. By default `warn`.
+    /// Response during a live capture if the model does not fit the traffic of the last minutes
+    /// (the stability index of its scores is above 0.25): `warn` logs a warning; `budget` also sets
+    /// a budget of detail of a tenth of the payload, unless there is a budget; `keep` keeps every
+    /// packet whole, like mode `log-all`. By default, `warn`.
     pub on_drift: OnDrift,
-    /// Limit on the memory of flow tables, of all workers together, as in `2GB`; `--memory`
-    /// overrides it. Read at the start only. By default a sixteenth of the machine's memory.
+    /// Limit on the memory of the flow tables of all workers together, as in `2GB`; `--memory`
+    /// overrides it. Read at the start only. By default, a sixteenth of the machine's memory.
     pub memory: Option<String>,
     /// Alerts about events that no user requested: shortages, the response to them, interfaces that
     /// disappear.
@@ -99,10 +99,11 @@ pub struct PolicyConfig {
     #[serde(rename = "match")]
     pub matches: String,
     /// Action: `full`, `header`, `partial N` (bytes of payload), `drop` or `classify`, optionally
-    /// followed by `1/N` or `1/N flows`; or `mirror`: send a copy of each packet out of the
-    /// `--mirror-to` interface; or export: `header -> NAME` sends headers, `payload -> NAME` whole
-    /// packets and `payload N -> NAME` headers and N bytes after them to a destination of `[export]`, of
-    /// one packet in N if `1/N` is before the arrow. With these, the other policies of the same priority, or the default, decide what is kept.
+    /// followed by `1/N` or `1/N flows`. Or `mirror`, which sends a copy of each packet from the
+    /// `--mirror-to` interface. Or an export to a destination of `[export]`: `header -> NAME` sends
+    /// headers, `payload -> NAME` whole packets, and `payload N -> NAME` headers and the N bytes
+    /// after them; with `1/N` before the arrow, of one packet in N. If the action is mirror or
+    /// export, other policies of the same priority, or the default action, decide what is kept.
     pub action: String,
     /// Priority, 0 to 65535; the largest number wins.
     #[serde(default = "priority_default")]
@@ -110,7 +111,7 @@ pub struct PolicyConfig {
     /// Match only packets of the interface with this name.
     #[serde(default)]
     pub interface: Option<String>,
-    /// Never delete the data kept for these packets to free disk space.
+    /// Never delete the kept data of these packets for disk space.
     #[serde(default)]
     pub protect: bool,
 }
@@ -141,8 +142,8 @@ const TOKEN_BYTES_MIN: usize = 16;
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct ControlConfig {
-    /// Path of the Unix socket for `strata status`, `mode`, `detail`, `policy` and other commands. By default, during a live
-    /// capture, one in `/run/strata` or `$XDG_RUNTIME_DIR/strata`.
+    /// Path of the Unix socket for `strata status`, `mode`, `detail`, `policy` and other commands.
+    /// By default, for a live capture, a socket in `/run/strata` or `$XDG_RUNTIME_DIR/strata`.
     pub socket: Option<PathBuf>,
     /// Address and port to serve HTTP over TCP, as in `127.0.0.1:9477`; needs `token_file` or
     /// `tls_ca`.
@@ -150,7 +151,7 @@ pub struct ControlConfig {
     /// File with the token required for HTTP over TCP, as `Authorization: Bearer TOKEN`; at least
     /// 16 bytes, readable by its owner only (mode 0600).
     pub token_file: Option<PathBuf>,
-    /// Server certificate and its chain (PEM) for HTTP over TCP, which makes it HTTPS.
+    /// Server certificate and its chain (PEM) for HTTPS instead of HTTP over TCP.
     pub tls_cert: Option<PathBuf>,
     /// Private key of the certificate (PEM).
     pub tls_key: Option<PathBuf>,
@@ -238,8 +239,8 @@ pub struct AlertsConfig {
     /// File with the certificate authority (PEM) of the webhook's server, instead of the public
     /// ones.
     pub ca_file: Option<PathBuf>,
-    /// Seconds after which a complete block file that is not compacted is reported, in a log with
-    /// some compacted files. By default 86400, a day.
+    /// Age, in seconds, at which a complete block file that is not compacted is reported, in a log
+    /// with some compacted files. By default, 86400 (a day).
     pub compaction_lag_seconds: Option<u64>,
 }
 

@@ -87,7 +87,7 @@ pub enum ControlError {
     TooManyModes(usize),
     /// Too many modes for a limited time are within one another.
     #[error(
-        "{TIMED_MAX} modes for a limited time are waiting to return, which is the maximum: set a mode without a time"
+        "{TIMED_MAX} temporary modes are active, which is the maximum: set a mode without a time"
     )]
     TooManyTimed,
     /// No mode is named.

@@ -262,7 +262,7 @@ impl Installed {
         }
         if counters.cut > 0 {
             why.push(format!(
-                "it has {} rows, the most that its limits allow, and {} more are cut",
+                "it has {} rows, the most that its limits allow, and {} more were left out",
                 grouped(limits.rows_max.into()),
                 grouped(counters.cut)
             ));

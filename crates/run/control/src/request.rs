@@ -9,7 +9,7 @@ use crate::config::PolicyConfig;
 
 use crate::query_report::QueryReport;
 
-/// What went wrong.
+/// The error.
 #[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
 pub struct Refusal {
     /// A message in plain English.

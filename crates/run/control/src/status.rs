@@ -371,7 +371,7 @@ pub struct ResourceStatus {
     pub degradation_steps: usize,
 }
 
-/// The CPU budget and what is done to keep it.
+/// The CPU budget, and the measures to stay within it.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct CpuStatus {
     /// Cores that the process may use, including its programs in the kernel.
@@ -380,7 +380,7 @@ pub struct CpuStatus {
     pub used: f64,
     /// Share of flows captured.
     pub flow_share: f64,
-    /// What is left of the budget while the CPUs are short for others; none while they are not.
+    /// The remaining budget while other programs are short of CPU time; otherwise none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub short: Option<ShortStatus>,
 }
@@ -389,22 +389,22 @@ pub struct CpuStatus {
 /// are captured then.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct ShedStatus {
-    /// Whether it is given up now.
+    /// Whether payload is given up now.
     pub now: bool,
     /// How often it was.
     pub times: u64,
     /// Seconds for which it was, altogether.
     pub seconds: f64,
-    /// What is captured of a packet then at most.
+    /// The most bytes that are then captured of a packet.
     pub bytes: u32,
 }
 
-/// What is left to a recording that gives way to others on its CPUs.
+/// The remaining CPU time of a recording while other programs on its CPUs are short of it.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct ShortStatus {
     /// Cores that the process may use now. Only headers are copied.
     pub budget: f64,
-    /// What was found last.
+    /// The latest sign of the shortage.
     pub why: String,
 }
 

@@ -57,10 +57,10 @@ Examples:
   strata export log/ --to-collector netflow.example:4739
   strata export log/ --to-collector netflow.example -F netflow9
 
-Exit status: 0 if everything selected was written; 1 if not: an invalid filter or time, no log,
-damaged packets, packets whose interface or classification record is missing from the log, or a
-filter that applies to no interface of the log (standard error names it); also 1 if a command of -z
-failed; 2 if the command line is invalid.")]
+Exit status: 0 if everything selected was written; 1 if not, because of an invalid filter or time,
+no log, damaged packets, packets whose interface or classification record is missing from the log,
+or a filter that applies to no interface of the log (standard error names it); also 1 if a command
+of -z failed; 2 if the command line is invalid.")]
 pub struct Args {
     /// Read the log in this directory. For pcapng and pcap, further logs may follow, up to 64 in
     /// all; their packets are merged by time.
@@ -79,8 +79,8 @@ pub struct Args {
 
     /// Send flows as IPFIX, or with -F netflow9 as NetFlow 9, over UDP to this collector (nfcapd,
     /// pmacct, Akvorado and others) instead of writing a file. The port is 4739, or 2055 for
-    /// NetFlow 9, unless given. Datagrams lost on the way are not sent again: the collector sees a
-    /// gap in the sequence numbers.
+    /// NetFlow 9, unless given. Lost datagrams are not sent again; the collector sees a gap in the
+    /// sequence numbers.
     #[arg(long, value_name = "HOST[:PORT]", conflicts_with_all = ["write", "to_stream"])]
     to_collector: Option<String>,
 
@@ -90,9 +90,9 @@ pub struct Args {
         value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
     pps: u64,
 
-    /// Set the file format. By default the file's name decides: pcap for .pcap, .cap and .dmp; csv
+    /// Set the file format. By default, the file's name decides: pcap for .pcap, .cap and .dmp; csv
     /// for .csv; json for .json, .jsonl and .ndjson; ipfix for .ipfix; flows-parquet for .parquet;
-    /// pcapng for .pcapng, .ntar and names without a suffix. Other suffixes are refused.
+    /// pcapng for .pcapng, .ntar and names without a suffix. Names with other suffixes are refused.
     #[arg(short = 'F', long, value_enum)]
     format: Option<Format>,
 
@@ -179,7 +179,8 @@ impl Format {
             other => {
                 let other = Printable(other);
                 return Err(refuse(format!(
-                    "{}: the suffix '.{other}' names no format: write .pcapng, .pcap, .csv, .json, .ipfix \
+                    "{}: the suffix '.{other}' is not that of a known format: write .pcapng, \
+                     .pcap, .csv, .json, .ipfix \
                      or .parquet, or name the format with -F",
                     path.display()
                 )));
@@ -425,7 +426,8 @@ pub fn run(args: &Args) -> Result<()> {
     }
     if args.format == Some(Format::Netflow9) && args.to_collector.is_none() {
         return Err(refuse(
-            "-F netflow9: NetFlow 9 has no form for files: send it with --to-collector, or write ipfix",
+            "-F netflow9: NetFlow 9 cannot be written to a file: send it with --to-collector, or \
+             write ipfix",
         ));
     }
     let is_to_file = args.to_stream.is_none() && args.to_collector.is_none();
@@ -480,8 +482,8 @@ pub fn run(args: &Args) -> Result<()> {
 
 fn one_log_only() -> anyhow::Error {
     refuse(
-        "several logs: only pcapng and pcap files can hold packets of several: export flows and \
-         tables of each log separately",
+        "several logs: only pcapng and pcap files can hold packets of several logs: export flows \
+         and tables of each log separately",
     )
 }
 
@@ -509,8 +511,8 @@ fn check_options(args: &Args, logs: &Logs, format: Format) -> Result<()> {
     }
     if !format.is_packets() && (args.kept.granularity.is_some() || args.kept.reason.is_some()) {
         return Err(refuse(
-            "--granularity and --reason apply only to packets, and those of a flow may differ in \
-             both: write pcapng or packets-parquet, or leave these options out",
+            "--granularity and --reason apply only to packets, because the packets of a flow may \
+             differ in both: write pcapng or packets-parquet, or leave these options out",
         ));
     }
     if args.tls_keys.is_some() && format != Format::Pcapng {

@@ -41,13 +41,13 @@ but a line feed, '(?i)' ignores case, '(?s)' lets '.' match line feeds too. Only
 searched: the bytes after the headers that `strata read` shows. Payload that was not kept cannot be
 searched; the summary on standard error counts the packets of which only a part was kept.
 
-A line is as in `strata read`, followed by the position of the match in the payload (negative if it
-begins in an earlier packet, with --stream), and the match with some bytes before and after it.
+Each line is a line of `strata read`, the position of the match in the payload (negative if, with
+--stream, it begins in an earlier packet), and the match with some bytes before and after it.
 
 Exit status: 0 if all kept bytes of the selected packets were searched, even if nothing was
-found; 1 if not: an invalid filter or time, no log, damaged packets, packets whose interface or
-classification record is missing from the log, or a filter that applies to no interface of the
-log (standard error names it); 2 if the command line is invalid.")]
+found; 1 if not, because of an invalid filter or time, no log, damaged packets, packets whose
+interface or classification record is missing from the log, or a filter that applies to no interface
+of the log (standard error names it); 2 if the command line is invalid.")]
 pub struct Args {
     /// Search the log in this directory. Further logs may follow before the pattern.
     #[arg(value_name = "LOG")]
@@ -57,7 +57,7 @@ pub struct Args {
     pattern: PatternArgs,
 
     /// Search the payload of each direction of a TCP connection as one stream: a match may begin in
-    /// an earlier packet, up to 4 KiB back, if no byte in between is missing.
+    /// an earlier packet, up to 4 KiB before, if no byte in between is missing.
     #[arg(long)]
     stream: bool,
 

@@ -25,10 +25,10 @@ pub(crate) struct NamesArgs {
     #[command(flatten)]
     files: NameFiles,
 
-    /// Take host names from the DNS answers in these logs whose payload was kept, including answers
-    /// before --from: the name looked up last, and the number of other names. A name that --names
-    /// gives to the address itself takes precedence. The logs are read twice, the first time
-    /// without the filter.
+    /// Name addresses by the DNS answers in these logs whose payload was kept, including answers
+    /// before --from. An address gets the name that was looked up last, and the number of its other
+    /// names. A name that --names gives to this address takes precedence. The logs are read twice,
+    /// the first time without the filter.
     #[arg(long)]
     dns_names: bool,
 }

@@ -29,15 +29,16 @@ Examples:
   strata read log/ --dns-names --mmdb GeoLite2-ASN.mmdb 'tcp[tcpflags] = tcp-syn'
   strata read tap1/ tap2/ 'host 10.0.0.1'
 
-A line has the time, the packet in a short form of tcpdump -n's notation, class and reason as in the
-comments of an export, and the names and other facts that --names, --dns-names and --mmdb give for
-its addresses. For a tunnelled packet, the innermost packet is shown. Packets are in the order of an
-export: one recording after another, each by time. Packets of several logs are merged by time, and
-each line begins with the name of the log. 'length' is the length of the payload on the wire (for
-ICMP and other protocols without ports: of the whole message), even if only a part was kept.
+A line has the time, the packet in a short form of tcpdump -n's notation, the class and the reason
+as in the comments of an export, and the names, countries and systems of its addresses that --names,
+--dns-names and --mmdb provide. For a tunnelled packet, the innermost packet is shown. Recordings
+follow one another, as in an export; the packets of each are in order of time. Packets of several
+logs are merged by time, and each line begins with the name of the log. 'length' is the length of
+the payload on the wire (for ICMP and other protocols without ports: of the whole message), even if
+only a part was kept.
 
-Exit status: 0 if everything selected is printed; 1 if not: an invalid filter or time, no log,
-damaged packets, packets whose interface or classification record is missing from the log, or a
+Exit status: 0 if everything selected is printed; 1 if not, because of an invalid filter or time, no
+log, damaged packets, packets whose interface or classification record is missing from the log, or a
 filter that applies to no interface of the log (standard error names it); 2 if the command line is
 invalid.")]
 pub struct Args {
@@ -49,9 +50,9 @@ pub struct Args {
     print: PrintArgs,
 
     /// Print a JSON object per packet, with the columns of `strata export -F packets-parquet`,
-    /// tcp_flags, length as in the text, src_name, dst_name, src_country, dst_country, src_as and
-    /// dst_as as far as they are known, and, if several logs are read, the name of the log; times as
-    /// RFC 3339 in UTC.
+    /// tcp_flags, the length as in the text, src_name, dst_name, src_country, dst_country, src_as
+    /// and dst_as if known, and, if several logs are read, the name of the log. Times are in RFC
+    /// 3339 and UTC.
     #[arg(long, conflicts_with_all = ["utc", "date"])]
     json: bool,
 

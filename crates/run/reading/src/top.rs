@@ -39,16 +39,16 @@ Examples:
   strata top tap1/ tap2/ --by port 'udp'
 
 A packet in a tunnel counts for the innermost flow. With --by host, port, network, country or as, a
-packet counts for both of its ends, so that shares may add up to 200 %; the line 'counted twice'
+packet counts for both of its ends, so that the shares may sum up to 200 %; the line 'counted twice'
 subtracts the second count. At most 1,000,000 distinct keys (flows, hosts and so on) are counted
 separately; packets of the remaining keys are counted together. A log can be counted while it is
 being recorded, except for packets that are still in memory. A packet that is in several logs is
-counted once for each.
+counted once per log.
 
-Exit status: 0 if all selected packets are counted; 1 if not: an invalid filter or time, no log,
-damaged packets, packets whose interface or classification record is missing from the log, or a
-filter that applies to no interface of the log (standard error names it); 2 if the command line is
-invalid.")]
+Exit status: 0 if all selected packets are counted; 1 if not, because of an invalid filter or time,
+no log, damaged packets, packets whose interface or classification record is missing from the log,
+or a filter that applies to no interface of the log (standard error names it); 2 if the command line
+is invalid.")]
 pub struct Args {
     /// Read the log in this directory. Further logs may follow, up to 64 in all.
     #[arg(value_name = "LOG")]

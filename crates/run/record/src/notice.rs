@@ -169,9 +169,9 @@ impl fmt::Display for RecordNotice {
             ),
             Self::BuiltInModel(Some(budget)) => write!(
                 f,
-                "no model given (-m): the built-in one classifies packets, but a budget decides \
-                 what is kept: {budget} of the payload, short flows and the start of the others \
-                 first (--detail)"
+                "no model given (-m): the built-in model classifies packets, but a budget of \
+                 detail decides which payload is kept: {budget} of the payload, short flows and \
+                 the start of other flows first (--detail)"
             ),
             Self::BuiltInModelOfExports => f.write_str(
                 "no model given (-m): packets are sent with the class that the built-in one gives \

@@ -53,7 +53,7 @@ pub(crate) fn has_sql(app: &App) -> bool {
     sql(app).is_some()
 }
 
-/// The available questions and tables.
+/// The available queries and tables.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(example = json!({
     "sql": {"available": false, "problem": "strata-sql is not installed: `make sql` builds it"},
@@ -274,7 +274,7 @@ pub(crate) struct AnswerTable {
     truncated: Option<String>,
     seconds: f64,
     command: String,
-    /// What the program said beside its answer.
+    /// Messages of the program, in addition to its answer.
     notes: Vec<String>,
 }
 

@@ -56,7 +56,7 @@ const WORDS: [(&str, &str); 38] = [
 const TAGS_MAX: usize = 20;
 const TAGS_LOOKED_MAX: usize = 100;
 
-/// Whether a filter is one.
+/// Whether a filter is valid.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct FilterCheck {
     #[schema(required)]

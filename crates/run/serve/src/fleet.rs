@@ -33,7 +33,7 @@ const EVENTS_MAX: usize = 50;
 /// A clock that is off by this or more is shown, as in `strata controller agents`.
 const CLOCK_OFF_MS: u64 = 1000;
 
-/// What a controller knows of its fleet.
+/// The state of a fleet at its controller.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 #[schema(example = json!({
     "controller": "/var/lib/strata/controller/control.sock",
@@ -71,7 +71,8 @@ const CLOCK_OFF_MS: u64 = 1000;
             "name": "", "identity": 0, "exported": 606_924, "received": 606_867, "lost": 57, "before": 0, "missing": 0,
         },
         "closes": null,
-        "doubts": ["packets that these agents have exported since their last report is in no sum: web-2"],
+        "doubts": ["packets that these agents have exported since their last report are not in \
+         the sums: web-2"],
     }],
     "events": [{
         "at": "2026-01-31T12:00:00.000000000Z", "kind": "apply", "who": "uid 0", "what": "version 7: + policy web",
@@ -81,11 +82,11 @@ const CLOCK_OFF_MS: u64 = 1000;
 pub(crate) struct Fleet {
     /// Its socket.
     controller: String,
-    /// When the controller was asked.
+    /// The time of the request to the controller.
     at: String,
     hosts: FleetHosts,
     rollout: FleetRollout,
-    /// Agents, at most 1,000: those with problems first.
+    /// Agents, at most 1,000; agents with problems are first.
     listed: Vec<FleetHost>,
     hosts_left_out: usize,
     destinations: Vec<FleetDestination>,
@@ -107,14 +108,14 @@ struct FleetHosts {
     behind: usize,
     /// With a problem, of their own or of a destination.
     problems: usize,
-    /// Whose clock is off by a second or more.
+    /// Agents whose clock is wrong by a second or more.
     clocks_off: usize,
 }
 
 /// How far the newest version of the policies is.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 struct FleetRollout {
-    /// 0 if none was applied.
+    /// 0 if no policies were applied.
     version: u64,
     #[schema(required)]
     since: Option<String>,
@@ -137,7 +138,7 @@ struct FleetHost {
     /// Its clock minus the controller's at its last report.
     #[schema(required)]
     clock_offset_ms: Option<i64>,
-    /// Whether that is a second or more.
+    /// Whether the offset is a second or more.
     clock_is_off: bool,
     /// Version of the policies that it runs.
     version: u64,
@@ -149,7 +150,7 @@ struct FleetHost {
     labels: BTreeMap<String, String>,
     /// Number of interfaces that it captures.
     captures: u32,
-    /// Those with an identity, and others that may be captured; at most 64.
+    /// Interfaces with an identity, and others that may be captured; at most 64.
     interfaces: Vec<FleetInterface>,
     interfaces_left_out: usize,
     /// Packets dropped by its kernel because the rings were full, since it started.
@@ -212,7 +213,7 @@ struct FleetDestination {
     name: String,
     #[schema(required)]
     collector: Option<FleetCollector>,
-    /// By identity, at most 1,000: those that do not close first.
+    /// By identity, at most 1,000; identities whose sums do not agree are first.
     sums: Vec<FleetSum>,
     sums_left_out: usize,
     /// Of all of them.
@@ -220,7 +221,7 @@ struct FleetDestination {
     /// Whether `exported` = `received` + `lost` + `before`, as of the reports; null if a part is unknown.
     #[schema(required)]
     closes: Option<bool>,
-    /// Packets that may be in no sum, or that nothing is compared with.
+    /// Packets that may be missing from the sums, or cannot be compared.
     doubts: Vec<String>,
 }
 
@@ -237,7 +238,7 @@ struct FleetCollector {
     copies: Vec<String>,
     datagrams_not_accepted: u64,
     packets_not_written: u64,
-    /// Messages that found its socket's buffer full.
+    /// Messages that did not fit into its socket's buffer.
     socket_drops: u64,
     sessions_left_out: u64,
 }
@@ -530,7 +531,7 @@ impl FleetDestination {
             doubts.push(String::from(doubt));
         }
         if to.interfaces.is_empty() {
-            doubts.push(String::from("nothing was exported with numbers"));
+            doubts.push(String::from("no packets with numbers were exported"));
         }
         if to.without_numbers > 0 {
             let packets = count_of(to.without_numbers, "packet");

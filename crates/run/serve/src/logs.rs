@@ -269,7 +269,7 @@ pub(crate) struct NotKeptCount {
     bytes: u64,
 }
 
-/// Why nothing was to be kept of packets.
+/// Reasons why nothing was to be kept of packets.
 #[derive(Clone, Copy, Debug, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum HowNotKept {

@@ -120,7 +120,7 @@ pub(crate) struct PacketDetail {
     pub(crate) dissection: Dissection,
 }
 
-/// What of a packet is not in the log.
+/// The parts of a packet that are not in the log.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct Missing {
     bytes: u64,
@@ -132,7 +132,7 @@ pub(crate) struct Missing {
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct Dissection {
     pub(crate) by: Dissector,
-    /// Why tshark did not do it, where it is installed.
+    /// The reason why tshark did not dissect the packet, if it is installed.
     #[schema(required)]
     pub(crate) problem: Option<String>,
     pub(crate) layers: Vec<Field>,

@@ -70,7 +70,7 @@ struct Point {
     lost: f64,
 }
 
-/// What recordings do now.
+/// The current state of recordings.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(example = json!({
     "at": 1_769_864_700.5,

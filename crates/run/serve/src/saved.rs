@@ -53,7 +53,7 @@ pub(crate) struct KeptQuestion {
     pub(crate) name: String,
     language: Language,
     text: String,
-    /// Who kept it; the server says that.
+    /// The user who saved the query; the server sets it.
     #[serde(default)]
     by: String,
     /// When.

@@ -170,7 +170,7 @@ pub(crate) struct SearchEvent {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     search: Option<String>,
-    /// `outline`: where summaries do not tell, there is none.
+    /// `outline`: none if the summaries are not sufficient.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     outline: Option<SearchOutline>,
@@ -241,7 +241,7 @@ pub(crate) struct SearchOutline {
     classes: Vec<ClassCount>,
 }
 
-/// What a search found.
+/// The result of a search.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(example = json!({
     "flows": 2, "listed": 2, "packets": 43, "wire_bytes": 30000, "kept_bytes": 28000,
@@ -346,7 +346,7 @@ fn streamed(
     sink: &mut Sink,
 ) -> Result<(), Refused> {
     let since = Instant::now();
-    let gone = |_| Refused::busy("the browser has gone");
+    let gone = |_| Refused::busy("the browser has disconnected");
     let search = searches.number();
     let begin = SearchEvent {
         search: Some(search.clone()),

@@ -106,7 +106,7 @@ pub(crate) struct Storage {
     stored_bytes: u64,
     /// By hour, class and tier; at most 20,000, newest first.
     hours: Vec<StorageHour>,
-    /// Older ones than those listed.
+    /// Hours that are older than the listed hours.
     hours_left_out: usize,
     held: Vec<StorageClass>,
     next: StorageNext,
@@ -351,7 +351,7 @@ fn piece(piece: &Piece) -> StoragePiece {
     }
 }
 
-/// Why packets were kept, those kinds of reasons first that keep most.
+/// Reasons why packets were kept; the kinds that keep the most bytes are first.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct Reasons {
     kinds: Vec<KindOfReasons>,
@@ -390,7 +390,7 @@ pub(crate) struct ReasonCost {
     first_flow: String,
     /// `id` of that flow.
     flow: String,
-    /// What speaks for the class, the strongest first, at most 5; none if it was not the forest that decided.
+    /// The features that support the class, the strongest first, at most 5; none if the forest did not decide.
     signs: Vec<WhySign>,
     trees: Vec<WhyTree>,
     more_trees: usize,

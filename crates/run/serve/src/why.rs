@@ -99,14 +99,14 @@ pub(crate) struct Why {
     unsure: Option<String>,
     #[schema(required)]
     values_from: Option<ValuesFrom>,
-    /// What speaks for the class, the strongest first, at most 5.
+    /// The features that support the class, the strongest first, at most 5.
     signs: Vec<WhySign>,
     /// The trees most sure, at most 3.
     trees: Vec<WhyTree>,
     more_trees: usize,
 }
 
-/// Who decided on a packet.
+/// The decider of a packet.
 #[derive(Clone, Copy, Debug, Serialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Decider {
@@ -418,7 +418,7 @@ fn sentence(
     });
     let mode = match packet.mode.as_str() {
         "" => String::new(),
-        mode => format!(" Mode {mode} keeps packets of that class this way."),
+        mode => format!(" Mode {mode} gives this class this granularity."),
     };
     let signs = match signs.is_empty() {
         true => String::new(),

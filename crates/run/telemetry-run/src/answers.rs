@@ -80,7 +80,7 @@ impl TelemetryStore {
     pub fn unknown(&self, key: &Key, is_path: bool) -> String {
         let said = match is_path {
             true => format!("the path of {} is not known", shown::key(key)),
-            false => format!("nothing is known of {}", shown::key(key)),
+            false => format!("the store has no data about {}", shown::key(key)),
         };
         match self.elsewhere(key) {
             Some((there, here)) => format!(

@@ -21,8 +21,8 @@ use crate::logging;
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct NetnsArgs {
     /// Work in this network namespace: its name (ip netns list), the PID of a process in it, such
-    /// as a container's, or the path of its file. The addresses on which the command listens, or to
-    /// which it sends, are in that namespace, too; Unix sockets are not.
+    /// as a container's, or the path of its file. Addresses on which the command listens, or to
+    /// which it sends, belong to this namespace, too; Unix sockets do not.
     #[arg(long, value_name = "NAME|PID|PATH")]
     netns: Option<String>,
 }
@@ -54,8 +54,8 @@ pub fn enter_netns(which: &str) -> Result<()> {
 /// The option of commands that run until they are stopped.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct SandboxArgs {
-    /// Keep all privileges and access to all files, instead of dropping those that are not needed
-    /// once everything is open.
+    /// Keep all privileges and access to all files, instead of dropping unneeded ones once all
+    /// files and sockets are open.
     #[arg(long)]
     no_sandbox: bool,
 }

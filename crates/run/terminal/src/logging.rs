@@ -48,7 +48,7 @@ pub struct LoggingArgs {
     )]
     log_level: Wanted,
 
-    /// Log in this format. By default journal entries if standard error is the journal, else text.
+    /// Log in this format. By default, journal entries if standard error is the journal, else text.
     #[arg(long, value_enum, value_name = "FORMAT")]
     log_format: Option<LogFormat>,
 }

@@ -29,7 +29,7 @@ pub struct SpanArgs {
     #[arg(long, value_name = "TIME")]
     from: Option<String>,
 
-    /// Select packets before this time, written in the same way.
+    /// Select packets before this time, in the format of --from.
     #[arg(long, value_name = "TIME")]
     to: Option<String>,
 }

@@ -79,7 +79,7 @@ pub struct LabelledArgs {
     #[command(flatten)]
     labels: LabelArgs,
 
-    /// Speed up time by this factor: delays shrink, and a window holds more packets, as it would on
+    /// Divide the times between packets by this factor, so that a window holds more packets, as on
     /// a faster link.
     #[arg(long, value_name = "FACTOR", default_value_t = 1.0)]
     time_compression: f64,
@@ -123,8 +123,8 @@ enum AlertClassArg {
 #[derive(Clone, Debug, clap::Args)]
 pub struct LabelArgs {
     /// Read the labels of packets from this file. CSV by frame number (frame, label, optionally
-    /// source; 0 is benign, 1 an attack, every other label is its own class); CSV of rules (label
-    /// and any of address, source_address, destination_address, port, source_port,
+    /// source; label 0 is benign, 1 is an attack, and any other label is a class of its own); CSV
+    /// of rules (label and any of address, source_address, destination_address, port, source_port,
     /// destination_port, protocol, from, to; the first match applies); flows of CICFlowMeter (CSV);
     /// Zeek's conn.log with a label column; or the alerts of an IDS: Suricata's eve.json, Zeek's
     /// notice.log. Alerts may be in several files, each with --labels; a conn.log among them gives
@@ -132,8 +132,8 @@ pub struct LabelArgs {
     #[arg(long, value_name = "FILE")]
     labels: Vec<PathBuf>,
 
-    /// Give this label to packets that no rule or flow matches. By default they have no label, and
-    /// are used neither to train nor to evaluate; with IDS alerts they are benign.
+    /// Give this label to packets that no rule or flow matches. By default, they have no label, and
+    /// are used neither for training nor for evaluation; with IDS alerts, they are benign.
     #[arg(long, value_name = "LABEL")]
     otherwise: Option<String>,
 
@@ -151,14 +151,14 @@ pub struct LabelArgs {
     #[arg(long, value_enum, default_value_t = AlertClassArg::Any)]
     alert_class: AlertClassArg,
 
-    /// Use as labels only alerts of this severity or more severe ones (1 is the most severe); flows
-    /// with other alerts have no label, or with --alert-quarantine 0 are benign.
+    /// Use only alerts of this severity or more severe ones as labels (1 is the most severe). Flows
+    /// with other alerts have no label; with --alert-quarantine 0, they are benign.
     #[arg(long, value_name = "N")]
     alert_severity: Option<u64>,
 
-    /// Leave out packets of hosts that have an alert within this many seconds before or after: an
-    /// IDS does not alert on every part of an attack. With 0, only other packets with the addresses
-    /// and ports of an alert's flow are left out.
+    /// Leave out packets of a host that are within this many seconds of an alert on the host,
+    /// because an IDS does not alert on every part of an attack. With 0, only other packets with
+    /// the addresses and ports of an alert's flow are left out.
     #[arg(long, value_name = "SECONDS", default_value_t = 300)]
     alert_quarantine: u32,
 
@@ -277,8 +277,8 @@ pub fn read(args: &LabelledArgs, each: impl FnMut(&Seen<'_>) -> Result<()>) -> R
     let captures = captures(&args.read, &args.labels.key)?;
     if captures.has_logs() && labels.as_ref().is_some_and(Labels::are_by_frame) {
         bail!(
-            "{}: labels by frame number do not fit a log, which need not hold every packet: give \
-             rules, flows or alerts",
+            "{}: labels by frame number cannot be used for a log, which may not have every \
+             packet: give rules, flows or alerts",
             args.labels.named()
         );
     }

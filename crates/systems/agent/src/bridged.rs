@@ -61,7 +61,8 @@ pub(crate) fn bridged<'a>(
             if alike == names.len() {
                 all.left_out.push(bridge.clone());
                 all.notes.push(format!(
-                    "bridge {bridge} is not captured, since all of its ports are (--all-copies captures it too)"
+                    "bridge {bridge} is not captured, because all of its ports are captured \
+                     (--all-copies also captures the bridge)"
                 ));
             } else if !groups.is_empty() {
                 all.notes.push(format!(

@@ -60,14 +60,15 @@ impl DestinationSum {
         let mut doubts = Vec::new();
         if !self.silent.is_empty() {
             doubts.push(format!(
-                "packets that these agents have exported since their last report are in no sum: {}",
+                "packets that these agents have exported since their last report are not in the \
+                 sums: {}",
                 listed(&self.silent, names_max)
             ));
         }
         if !self.revoked.is_empty() {
             doubts.push(format!(
-                "these agents are revoked, but may still export; packets that they have exported since then, and that \
-                 the collector does not know of, are in no sum: {}",
+                "these agents are revoked, but may still export; packets that they have exported \
+                 since then, and that the collector does not know of, are not in the sums: {}",
                 listed(&self.revoked, names_max)
             ));
         }
@@ -83,8 +84,8 @@ impl DestinationSum {
                 .heard()
                 .map_or_else(String::new, |heard| heard.to_string());
             doubts.push(format!(
-                "the collector is overdue: it reports every 2 s, and its last report is {seconds} s old; packets that \
-                 were exported since then may be in no sum"
+                "the collector is overdue: it reports every 2 s, and its last report is {seconds} \
+                 s old; packets that were exported since then may be missing from the sums"
             ));
         }
         doubts
@@ -159,7 +160,7 @@ mod tests {
         let doubts = quiet.doubts(2);
         assert_eq!(doubts.len(), 1, "{doubts:?}");
         assert!(
-            doubts[0].ends_with("in no sum: web-0, web-1 and 998 more"),
+            doubts[0].ends_with("in the sums: web-0, web-1 and 998 more"),
             "{doubts:?}"
         );
         assert!(quiet.doubts(usize::MAX)[0].ends_with(", web-999"));

@@ -414,7 +414,7 @@ pub struct CollectorState {
     pub not_accepted: u64,
     /// Packets that it could not write.
     pub not_written: u64,
-    /// Messages that found its socket's buffer full.
+    /// Messages that did not fit into its socket's buffer.
     pub socket_drops: u64,
     /// Sessions of which nothing is known here, since there are too many.
     pub left_out: u64,

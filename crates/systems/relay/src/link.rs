@@ -359,7 +359,7 @@ impl Runner {
         if unknown > 0 {
             parts.push(format!(
                 "{unknown} packets were sent after the relay's last confirmation: the relay's log \
-                 tells whether it has them"
+                 shows whether they were stored"
             ));
         }
         let said = parts.join("; ");

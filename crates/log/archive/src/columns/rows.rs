@@ -163,7 +163,7 @@ fn fill<'a>(
                     && set(row, value).is_err()
                 {
                     let problem =
-                        format!("column {name} has the value {value}, which no packet has");
+                        format!("column {name} has the value {value}, which is impossible");
                     wrong.push((at, problem));
                 }
             }
@@ -221,7 +221,7 @@ impl<'a> FlowState<'a> {
         let address = match (first, second) {
             (true, _) => self.addresses[0],
             (_, true) => self.addresses[1],
-            _ => return Err("a row has addresses that are not those of its flow".into()),
+            _ => return Err("the addresses of a row differ from those of its flow".into()),
         };
         Ok(address.ok_or("a row without addresses")?)
     }
@@ -241,7 +241,7 @@ impl<'a> Rebuild<'a> {
         out: &mut Vec<u8>,
     ) -> Result<(), Source> {
         if self.broken.is_some_and(|flow| flow == row.flow_id) && row.layout != layout::RAW {
-            return Err("an earlier packet of its flow cannot be put together".into());
+            return Err("an earlier packet of its flow cannot be reconstructed".into());
         }
         let done = match problem {
             Some(problem) => Err(problem.into()),
@@ -413,7 +413,7 @@ mod tests {
             header_len: 27,
             ..row(1)
         };
-        let follows = "an earlier packet of its flow cannot be put together";
+        let follows = "an earlier packet of its flow cannot be reconstructed";
         assert!(header(&wrong, None).unwrap_err().contains("length"));
         assert_eq!(header(&row(1), None).unwrap_err(), follows);
         let raw = Row {

@@ -76,7 +76,7 @@ impl Losses {
         texts.extend(self.abrupt_text(time));
         if self.is_lost_before {
             texts.push(String::from(
-                "lacks packets that were lost before Strata saw them",
+                "lacks packets that were lost before they reached Strata",
             ));
         }
         texts
@@ -315,7 +315,7 @@ mod tests {
         losses.add(&told, Loss::default());
         assert_eq!(
             texts(&losses),
-            ["lacks packets that were lost before Strata saw them"]
+            ["lacks packets that were lost before they reached Strata"]
         );
     }
 }

@@ -32,22 +32,24 @@ impl fmt::Display for LiveEvent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Down(name) => write!(f, "{name}: the interface went down; waiting for it"),
-            Self::Gone(name) => write!(f, "{name}: the interface is gone; waiting for it"),
+            Self::Gone(name) => write!(f, "{name}: the interface was removed; waiting for it"),
             Self::Renamed(before, name) => {
                 write!(
                     f,
-                    "{before}: the interface is {name} now; captured as before"
+                    "{before}: the interface was renamed to {name}; it is captured as before"
                 )
             }
             Self::Back(name) => write!(f, "{name}: the interface is back"),
             Self::Again(name) => write!(
                 f,
-                "{name}: the interface is back as a new one: its first packets may be missing"
+                "{name}: the interface is back: it was created again, so its first packets may be \
+                 missing"
             ),
             Self::BackShared(name) => write!(
                 f,
-                "{name}: the interface is back as a new one: its first packets may be missing, and it is captured \
-                 through AF_PACKET from now on: restart to take its packets away from this host again"
+                "{name}: the interface is back: it was created again, so its first packets may be \
+                 missing, and it is captured through AF_PACKET from now on: restart to take its \
+                 packets away from this host again"
             ),
             Self::CardTimes(name, ClockEvent { off_ns, taken }) => {
                 write!(

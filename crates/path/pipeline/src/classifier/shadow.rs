@@ -18,8 +18,8 @@ pub enum ShadowError {
     },
     /// What it asks for is not there.
     #[error(
-        "its features, window, arithmetic or buckets differ from those of the model in force, \
-         whose features it gets: train both with the same options"
+        "its features, window, arithmetic or buckets differ from those of the model in force: \
+         train both with the same options"
     )]
     Features,
     /// One has trees for flows, the other has not.

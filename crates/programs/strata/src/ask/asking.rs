@@ -331,7 +331,7 @@ impl Asking {
             if counters.refused > 0 {
                 warn!(
                     "{name}: the answer has {} groups, the most that --groups-max and --memory-max \
-                     allow, and {} of other groups are not in it",
+                     allow, and {} of other groups are missing from it",
                     grouped(limits.groups_max.into()),
                     count_of(counters.refused, "packet")
                 );
@@ -339,7 +339,7 @@ impl Asking {
             if counters.cut > 0 {
                 warn!(
                     "{name}: the answer has {} rows, the most that --rows-max and --memory-max \
-                     allow, and {} more are cut",
+                     allow, and {} more were left out",
                     grouped(limits.rows_max.into()),
                     grouped(counters.cut)
                 );

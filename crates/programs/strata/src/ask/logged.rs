@@ -120,7 +120,7 @@ fn missing(log: &Log, least_share: f64) -> Result<Vec<String>> {
     remarks.extend(others.map(|what| format!("the log {what} (see `strata info`)")));
     if least_share < 1.0 {
         remarks.push(format!(
-            "at times only {:.2} % of all flows were captured, to keep within a CPU budget",
+            "at times only {:.2} % of all flows were captured, to stay within a CPU budget",
             least_share * 100.0
         ));
     }

@@ -41,9 +41,9 @@ Examples:
   strata compact log/ --every 10s --keep 30d --max-size 2T    # alongside a recording
   duckdb -c \"SELECT * FROM 'log/flows/**/*.parquet' LIMIT 5\"  # no Strata needed
 
-All commands read compacted packets as before. A block file that is still being written, or that
-is damaged, is left as it is. Ctrl-C ends the command within a second: finished files stay
-compacted, and the exit status is 130.
+All commands can read compacted packets. Block files that are still being written, or are damaged,
+are not compacted. Ctrl-C ends the command within a second: finished files stay compacted, and the
+exit status is 130.
 
 With --every, the command waits for a log that does not exist yet, and continues after errors (a
 lock held by another process, a full disk, a file that cannot be read): it reports them, and tries
@@ -57,8 +57,9 @@ pub(crate) struct Args {
     #[arg(long, value_name = "TIME")]
     every: Option<String>,
 
-    /// Compact with this many threads. By default one per core, or one with --every, so that the
-    /// other cores stay free for the recording. The number does not change the resulting files.
+    /// Compact with this many threads. By default, one thread per core, or one with --every, so
+    /// that the other cores stay free for the recording. The number does not affect the contents of
+    /// the files.
     #[arg(long, value_name = "N", value_parser = at_least_1::<NonZeroUsize>)]
     jobs: Option<NonZeroUsize>,
 

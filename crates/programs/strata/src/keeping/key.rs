@@ -42,7 +42,7 @@ enum Command {
         #[arg(long)]
         json: bool,
     },
-    /// Replace the keys of a log. Its data is unchanged: only the file keys in archive.json are
+    /// Replace the keys of a log. Its data does not change: only the file keys in archive.json are
     /// encrypted again, all of them or none.
     Rotate {
         /// Change the log in this directory.
@@ -106,8 +106,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
                 }
             }
             info!(
-                "{} holds the secret key: without it nothing encrypted to this public \
-                 key can be read again",
+                "{} holds the secret key: without it, data that is encrypted to this public key \
+                 cannot be read",
                 file.display()
             );
         }

@@ -20,7 +20,7 @@ use super::prune;
 /// What `strata compact` moves after compacting.
 #[derive(Debug, clap::Args)]
 pub(crate) struct MoveArgs {
-    /// After compacting, move compacted files to this place, as `strata move` does.
+    /// After compacting, move compacted files to this URL, as `strata move` does.
     #[arg(long, value_name = "URL")]
     move_to: Option<String>,
 
@@ -77,15 +77,15 @@ Examples:
   strata move log/ --back
   strata compact log/ --every 10s --move-to s3://traffic/sensor-7 --move-after 7d
 
-All commands work as before, wherever the files of a log are: export, query, verify and prune read
-them from the object store. The store and the credentials come from the usual environment variables:
+All commands, such as export, query, verify and prune, can also read the files of a log in an object
+store. The store and the credentials are taken from the usual environment variables:
 AWS_ENDPOINT_URL, AWS_REGION, AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN.")]
 pub(crate) struct Args {
     /// Move files of the log in this directory.
     #[arg(value_name = "LOG")]
     log: PathBuf,
 
-    /// Move to s3://BUCKET/PREFIX or file:///DIRECTORY; each log needs its own place.
+    /// Move to s3://BUCKET/PREFIX or file:///DIRECTORY. Each log needs a URL of its own.
     #[arg(value_name = "URL", required_unless_present = "back")]
     url: Option<String>,
 

@@ -19,30 +19,32 @@ use tracing::{info, warn};
 /// What to keep.
 #[derive(Debug, clap::Args)]
 pub(crate) struct RetentionArgs {
-    /// Delete packets older than this: 12h, 30d, 8w. A file is deleted once its last packet is that
-    /// old, even the newest file. Packets that a policy protects are kept for ever unless
+    /// Delete packets older than this: 12h, 30d, 8w. A file, even the newest, is deleted once its
+    /// last packet is that old. Packets that a policy protects are kept for ever unless
     /// --keep-class protected:TIME sets a limit for them.
     #[arg(long, value_name = "TIME")]
     keep: Option<String>,
 
-    /// Keep the packets of one class this long: anomalous:365d. Packets of a flow that were compacted together (of
-    /// one worker and one hour, at most 524,288) are kept as long as anomalous packets if one of
-    /// them is anomalous. A compacted file stays as long as the class in it that is kept longest, for ever if
-    /// one of its classes has no limit. May be given for several classes.
+    /// Keep the packets of one class this long: anomalous:365d. If a packet of a flow is anomalous,
+    /// packets of the flow that were compacted together with it (of one worker and one hour, at
+    /// most 524,288) are kept as long as it. A compacted file is deleted once the limits of all its
+    /// classes have passed, and never if one of them has no limit. May be given for several
+    /// classes.
     #[arg(long, value_name = "CLASS:TIME")]
     keep_class: Vec<String>,
 
     /// Delete the least important data while the log is larger than this: 500G, 2T. The oldest data
-    /// of classes that are not anomalous goes first, then the oldest of all. The newest file and
-    /// packets that a policy protects are never deleted for space. All files in the log's directory
-    /// count; some are never deleted (manifest.json, archive.json, models, checkpoints, drift,
-    /// policies.jsonl). Files that were moved elsewhere do not count, and stay.
+    /// of classes that are not anomalous is deleted first, then the oldest data of any class. The
+    /// newest file and packets that a policy protects are never deleted for space. All files in the
+    /// log's directory count, also those that are never deleted (manifest.json, archive.json,
+    /// models, checkpoints, drift, policies.jsonl). Files that were moved elsewhere (`strata move`)
+    /// do not count and are not deleted.
     #[arg(long, value_name = "SIZE")]
     max_size: Option<String>,
 
     /// Let --keep and --keep-class delete more than half of the log even if its newest packet is
-    /// more than an hour old. Otherwise such a deletion is refused, because it may be the effect of
-    /// a clock that is far ahead. Not needed while packets are recorded.
+    /// more than an hour old. By default, such a deletion is refused, because the cause may be a
+    /// clock that is far ahead. Not needed while packets are recorded.
     #[arg(long)]
     pub(crate) yes: bool,
 }
@@ -96,14 +98,14 @@ Examples:
   strata prune log/ --keep 30d --keep-class anomalous:365d
   strata prune log/ --max-size 500G --dry-run
 
-Compacted files are deleted by hour and class. A block file holds packets of all classes and stays
-as long as the class that is kept longest. If it holds packets that a policy protects, they are
-compacted and kept, and the rest is deleted. `strata info` counts deleted packets by recording,
-class and reason. A file that is still being written stays until it is complete:
-`strata record -G 3600` completes one every hour. A recording whose packets are all deleted leaves
-behind its entry in manifest.json (counts, names, the capture filter, events), its model, and
-statistics without packets or addresses (checkpoint, drift). Policies that were added at run time
-(policies.jsonl) remain too, with the addresses that they name.")]
+Compacted files are deleted by hour and class. A block file holds packets of all classes, and stays
+until the limit of the class that is kept longest has passed. If it holds packets that a policy
+protects, these are compacted and kept, and the other packets are deleted. `strata info` counts
+deleted packets by recording, class and reason. A file that is still being written stays until it is
+complete: `strata record -G 3600` completes one every hour. When all packets of a recording are
+deleted, its entry in manifest.json (counts, names, the capture filter, events), its model, and
+statistics without packets or addresses (checkpoint, drift) remain. Policies that were added at run
+time (policies.jsonl) also remain, with the addresses in them.")]
 pub(crate) struct Args {
     /// Prune the log in this directory.
     #[arg(value_name = "LOG")]

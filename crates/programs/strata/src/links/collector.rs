@@ -46,11 +46,11 @@ Examples:
   strata collector --listen 192.0.2.10 --allow 192.0.2.0/24 -w - | wireshark -k -i -
   strata collector -w - | strata record -r - -o log/ --mode log-all
 
-Recordings export headers and packets by policies such as `header -> NAME`, to destinations such
-as udp://192.0.2.10:4740 in their configuration (docs/export.md). Each interface of each sender
-becomes an interface of the output, named HOST:INTERFACE, with its identity in the description.
-Packets of all senders are in order of arrival. Losses are counted for each interface, shown by
-`strata status`, and printed at the end (Ctrl-C).
+Recordings export headers and packets by policies such as `header -> NAME`, to destinations such as
+udp://192.0.2.10:4740 in their configuration (docs/export.md). In the output, each interface of each
+sender is named HOST:INTERFACE, and its description has its identity. Packets are in the order of
+their arrival. `strata status` shows the losses of each interface; the command also prints them when
+it ends (Ctrl-C).
 
 Without --key-file, nothing is encrypted or authenticated: anyone who can send from an allowed
 address can forge packets. Without --listen, only this machine can reach the collector.")]
@@ -62,30 +62,29 @@ pub(crate) struct Args {
     listen: String,
 
     /// Accept only senders in this network; may be given several times. 0.0.0.0/0 and ::/0 accept
-    /// everyone.
+    /// every sender.
     #[arg(long, value_name = "CIDR")]
     allow: Vec<String>,
 
-    /// Accept only datagrams that are encrypted with a key in this file, which must be readable by
-    /// its owner only, and has a key of 64 hexadecimal digits on each line. Recordings that send
-    /// need the same key (export.key_file); for its agents, a controller creates one (export.key in
-    /// its directory). On SIGHUP, the collector reads the file again.
+    /// Accept only datagrams that are encrypted with a key in this file. Each line has a key of 64
+    /// hexadecimal digits; only the file's owner may read it. The recordings that export need the
+    /// same key (export.key_file); a controller creates one for its agents (export.key in its
+    /// directory). On SIGHUP, the collector reads the file again.
     #[arg(long, value_name = "FILE")]
     key_file: Option<PathBuf>,
 
-    /// Report the packets received and lost to the controller on this host, TCP port 4741 or the
-    /// one given, which directs the senders: `strata controller status` there compares them with
-    /// the packets that agents have exported.
+    /// Report the numbers of packets received and lost to the controller of the exporting agents,
+    /// at this address and TCP port 4741 or the one given. `strata controller status` compares them
+    /// with the numbers that the agents have exported.
     #[arg(long, value_name = "HOST[:PORT]", requires = "name")]
     controller: Option<String>,
 
-    /// Enrol with this copy of the controller's enrol.token, readable by its owner only. Needed
-    /// only to enrol.
+    /// Enrol with the token in this file: a copy of the controller's enrol.token, readable by its
+    /// owner only. Needed only for enrolment.
     #[arg(long, value_name = "FILE", requires = "controller")]
     token_file: Option<PathBuf>,
 
-    /// The name of the destination in the policies of the controller: the name under which this
-    /// collector enrols.
+    /// Enrol under this name: the name of the destination in the policies of the controller.
     #[arg(long, value_name = "NAME", requires = "controller")]
     name: Option<String>,
 
@@ -119,7 +118,7 @@ pub(crate) struct Args {
     files: LogFiles,
 
     /// Listen on this Unix socket for `strata status` and, with -o, `mode`, `detail`, `policy` and
-    /// `rotate`. By default, one in /run/strata or $XDG_RUNTIME_DIR/strata.
+    /// `rotate`. The default is a socket in /run/strata or $XDG_RUNTIME_DIR/strata.
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
 

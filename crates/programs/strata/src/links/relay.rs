@@ -34,11 +34,11 @@ the relay requires authentication: with --secret-file, both ends prove that they
 control connection is encrypted. Packets themselves travel unencrypted.
 
 Switches (`strata switch --relay`) connect by TCP, and write packets into the relay's memory by
-RDMA: RoCEv2 on UDP port 4791. Full blocks go to disk as they are; commands that read the log put
-the packets together. Ctrl-C writes the packets in memory to disk, and exits.
+RDMA: RoCEv2 on UDP port 4791. Full blocks are written to disk unchanged; commands that read the log
+assemble the packets. On Ctrl-C, the relay writes the packets in memory to disk, and exits.
 
-While the disk is nearly full or too slow, the relay makes switches that capture interfaces keep
-less; afterwards they return to their modes.")]
+While the disk is nearly full or too slow, the relay lets switches that capture interfaces keep
+less; afterwards, they return to their modes.")]
 pub(crate) struct Args {
     /// Write the log to this directory, created if missing.
     #[arg(short = 'o', long = "output", value_name = "DIR")]
@@ -49,13 +49,13 @@ pub(crate) struct Args {
     #[arg(long, value_name = "ADDR[:PORT]", default_value = "127.0.0.1:4791")]
     listen: String,
 
-    /// Set the block size: the unit that is written to disk, and the most that is lost if both
-    /// switch and relay fail.
+    /// Set the block size: the unit that is written to disk. If both switch and relay fail, at most
+    /// one block is lost.
     #[arg(long, value_name = "SIZE", default_value = "8MiB")]
     block_size: String,
 
-    /// Set the number of memory blocks for each worker of a switch: one is filled while the others
-    /// are written.
+    /// Set the number of memory blocks for each worker of a switch: one block is filled while the
+    /// others are written.
     #[arg(long = "worker-blocks", value_name = "N", default_value_t = 4, value_parser = bounded::count::<2, 1024>)]
     blocks: usize,
 
@@ -63,8 +63,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = bounded::count::<1, 64>)]
     writers: usize,
 
-    /// Choose how blocks are written: direct (bypasses the page cache), buffered (through it), or
-    /// auto: the faster of the two in a short test.
+    /// Choose how blocks are written: direct (bypassing the page cache), buffered (through the page
+    /// cache), or auto: the method that is faster in a short test.
     #[arg(long, value_enum, default_value_t = DiskWay::Auto)]
     disk: DiskWay,
 
@@ -73,12 +73,12 @@ pub(crate) struct Args {
     #[arg(short = 'C', long, value_name = "SIZE", default_value = "1GiB")]
     rotate_size: String,
 
-    /// Keep the log below this size, by deleting the least important data as `strata prune
-    /// --max-size` does. At least four times -C for each worker of a switch.
+    /// Keep the log below this size, by deleting the least important data, as `strata prune
+    /// --max-size` does. Must be at least four times -C for each worker of a switch.
     #[arg(long, value_name = "SIZE")]
     disk_limit: Option<String>,
 
-    /// Read `[elastic]` in this configuration file: when switches have to keep less
+    /// Read `[elastic]` in this configuration file: it sets when switches keep less
     /// (disk_space_percent, disk_rate_percent, blocks_percent), and when data is deleted
     /// (remove_percent).
     #[arg(long, value_name = "FILE")]
@@ -87,8 +87,8 @@ pub(crate) struct Args {
     #[command(flatten)]
     group: GroupArgs,
 
-    /// Give switches on this machine shared memory through this Unix socket. By default, one in
-    /// /run/strata/relay-PORT or $XDG_RUNTIME_DIR/strata/relay-PORT.
+    /// Give switches on this machine shared memory through this Unix socket. The default is a
+    /// socket in /run/strata/relay-PORT or $XDG_RUNTIME_DIR/strata/relay-PORT.
     #[arg(long, value_name = "PATH")]
     memory_socket: Option<PathBuf>,
 
@@ -96,8 +96,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = bounded::count::<1, 4096>)]
     switches: usize,
 
-    /// Require switches to prove that they know the secret in this file, and prove the same to
-    /// them. The file has at least 16 bytes, and must be readable by its owner only.
+    /// Require switches to prove that they know the secret in this file; the relay proves the same
+    /// to them. The file must have at least 16 bytes, and be readable by its owner only.
     #[arg(long, value_name = "FILE")]
     secret_file: Option<PathBuf>,
 
@@ -107,12 +107,12 @@ pub(crate) struct Args {
 
     /// Once a block is on disk, also append its packets to this stream (`strata stream create`
     /// makes one), which other programs can follow (`strata stream tail`). Packets that the stream
-    /// cannot take in time are missing from it, and counted.
+    /// cannot accept in time are missing from it, and counted.
     #[arg(long, value_name = "DIR/NAME")]
     to_stream: Option<String>,
 
-    /// Keep all privileges and access to all files, instead of dropping those that are not needed
-    /// once the relay listens.
+    /// Keep all privileges and access to all files, instead of dropping unneeded ones once the
+    /// relay listens.
     #[arg(long)]
     no_sandbox: bool,
 

@@ -30,11 +30,11 @@ Examples:
   strata switch --relay localhost -r trace.pcapng --mode log-all
   strata switch --relay localhost --transport shared-memory -i eth0
 
-The relay is `strata relay` on the machine with the disks. Packets go to it as RoCEv2 RDMA WRITEs
-(UDP port 4791), everything else over TCP. If the relay is lost, the switch reconnects by itself
-and reports the packets lost in between; if it reads files, it waits for the relay and sends
-unconfirmed packets again, or ends with an error (--relay-timeout). The traffic between switch and
-relay is not captured.")]
+The relay is `strata relay` on the machine with the disks. The switch sends packets as RoCEv2 RDMA
+WRITEs (UDP port 4791), and everything else over TCP. If the relay is lost, the switch reconnects by
+itself and reports the packets lost in the meantime. A switch that reads files waits for the relay
+and resends unconfirmed packets, or ends with an error (--relay-timeout). The traffic between switch
+and relay is not captured.")]
 pub(crate) struct Args {
     #[command(flatten)]
     link: LinkArgs,
@@ -63,13 +63,13 @@ struct LinkArgs {
     )]
     raw_interface: Option<String>,
 
-    /// Get shared memory from the relay on this Unix socket. By default, the socket of the relay
-    /// that listens on the port of --relay on this machine.
+    /// Get shared memory from the relay through this Unix socket. By default, the socket of the
+    /// relay on this machine that listens on the port of --relay.
     #[arg(long, value_name = "PATH")]
     memory_socket: Option<PathBuf>,
 
-    /// Trust a shared-memory relay that runs as this user, if that is neither root nor the user of
-    /// the switch.
+    /// Trust a shared-memory relay that runs as this user. Relays of root and of the switch's own
+    /// user are always trusted.
     #[arg(long, value_name = "USER")]
     relay_user: Option<String>,
 
@@ -78,9 +78,9 @@ struct LinkArgs {
     #[arg(long, value_enum, default_value_t = Connection::Rc)]
     service: Connection,
 
-    /// Choose what rc does about losses: resend, or skip and count, as a switch that keeps no
-    /// copies must. With resend, a switch that reads files also sends again the packets that a lost
-    /// relay had not confirmed.
+    /// Choose what rc does about losses: resend the packets, or skip and count them, as a switch
+    /// that keeps no copies must do. With resend, a switch that reads files also resends the
+    /// packets that a lost relay had not confirmed.
     #[arg(long, value_enum, default_value_t = Loss::Resend)]
     on_loss: Loss,
 
@@ -90,18 +90,18 @@ struct LinkArgs {
     #[arg(long, value_enum, default_value_t = Cut::Mtu)]
     segments: Cut,
 
-    /// Have a block written to disk this many seconds after it was begun, even if it is not full.
+    /// Write a block to disk this many seconds after its first packet, even if it is not full.
     #[arg(long, value_name = "SECONDS", default_value_t = 1.0, value_parser = flush_seconds)]
     flush: f64,
 
     /// Wait this many seconds for a lost relay, then end with an error: while files are read (60 by
-    /// default), or at the end of a live capture (10 by default), which until then continues
-    /// without the relay and counts dropped packets.
+    /// default), or at the end of a live capture (10 by default). Until its end, a live capture
+    /// continues without the relay and counts dropped packets.
     #[arg(long, value_name = "SECONDS", value_parser = timeout_seconds)]
     relay_timeout: Option<f64>,
 
-    /// Read the secret shared with the relay from this file, readable by its owner only: before
-    /// anything is sent, each end proves to the other that it knows the secret.
+    /// Read the secret shared with the relay from this file, which only its owner may read: before
+    /// packets are sent, each end proves to the other that it knows the secret.
     #[arg(long, value_name = "FILE")]
     secret_file: Option<PathBuf>,
 

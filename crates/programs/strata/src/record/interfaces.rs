@@ -35,7 +35,7 @@ pub(super) struct InterfaceArgs {
     #[command(flatten)]
     pub(super) netns: NetnsArgs,
 
-    /// Don't put the interface into promiscuous mode.
+    /// Do not put the interface into promiscuous mode.
     #[arg(short = 'p', long = "no-promiscuous-mode")]
     no_promiscuous: bool,
 
@@ -44,17 +44,17 @@ pub(super) struct InterfaceArgs {
         value_parser = clap::value_parser!(u32).range(..=SNAPLEN_MAX))]
     snaplen: u32,
 
-    /// Set the ring size of each interface in KiB, or with a unit (256MiB). By default enough for
-    /// 0.2 s at the link's rate: at least 32 MiB, and at most 512 MiB or a sixteenth of the memory of
-    /// this machine, whichever is less; 64 MiB if the rate is unknown.
+    /// Set the ring size of each interface in KiB, or with a unit (256MiB). By default, a ring
+    /// holds 0.2 s at the link's rate, but has at least 32 MiB and at most the smaller of 512 MiB
+    /// and a sixteenth of this machine's memory; 64 MiB if the rate is unknown.
     #[arg(short = 'B', long = "buffer-size", value_name = "KIB")]
     buffer_size: Option<String>,
 
-    /// Use one ring per interface (each), or one ring for all interfaces (one), as large as their
-    /// separate rings together, but at most 64 MiB, or the size of the largest separate ring if
-    /// that is more. By default (auto), from 128 interfaces on, there is one ring for all.
-    /// Interfaces without Ethernet headers, the loopback interface and those with NIC timestamps
-    /// always have their own ring.
+    /// Use a ring for each interface (each), or one ring for all interfaces (one). The ring for all
+    /// is as large as the separate rings together, but at most 64 MiB, or the size of the largest
+    /// separate ring if that is more. By default (auto), 128 or more interfaces share one ring.
+    /// Interfaces without Ethernet headers, the loopback interface and interfaces with NIC
+    /// timestamps always have rings of their own.
     #[arg(long, value_enum, value_name = "WHICH", default_value_t = RingsArg::Auto)]
     rings: RingsArg,
 
@@ -66,24 +66,23 @@ pub(super) struct InterfaceArgs {
     #[arg(short = 'Q', long, value_enum, default_value_t = Way::Inout)]
     direction: Way,
 
-    /// Take timestamps from this clock: adapter (the NIC's), host (the kernel's), or auto (the
-    /// NIC's if the NIC stamps every packet and its clock agrees with this host's, else the
-    /// kernel's).
+    /// Take timestamps from this clock: adapter (the NIC's clock), host (the kernel's), or auto
+    /// (the NIC's if it stamps every packet and agrees with this host's clock, else the kernel's).
     #[arg(short = 'j', long = "time-stamp-type", value_enum, value_name = "TYPE", default_value_t = StampsArg::Auto)]
     stamps: StampsArg,
 
-    /// Run one worker on each of these CPUs, with flows spread among them: 1,2 or 2-5. By default
-    /// one worker, on any CPU.
+    /// Run one worker on each of these CPUs, as in 1,2 or 2-5, and spread flows among them. By
+    /// default, one worker runs on any CPU.
     #[arg(long, value_name = "CPUS")]
     cores: Option<String>,
 
-    /// Capture with AF_XDP, which takes packets away from this host: faster, but nothing else here
-    /// receives the packets that pass the filter, not even your own remote session. For mirror
-    /// ports and taps. Captures received packets only. With =auto, applies only to interfaces whose
-    /// driver supports XDP and that nothing else on this host uses when the recording starts: no
-    /// address, no route, no bridge or bond, no VLAN or macvlan on top, no XDP or tc program, and
-    /// no packet socket. A program that begins to use such an interface later receives nothing.
-    /// Other interfaces are captured as usual.
+    /// Capture with AF_XDP. This is faster, but takes packets away from this host: no other program
+    /// receives the packets that pass the filter, and even your own remote session stops. Use it
+    /// for mirror ports and taps. It captures received packets only. With =auto, it applies only to
+    /// interfaces whose driver supports XDP and that nothing else on this host uses when the
+    /// recording starts: no address, no route, no bridge or bond, no VLAN or macvlan on top, no XDP
+    /// or tc program, and no packet socket. A program that begins to use such an interface later
+    /// receives nothing. Other interfaces are captured as usual.
     #[arg(
         long,
         value_name = "WHEN",
@@ -95,11 +94,12 @@ pub(super) struct InterfaceArgs {
     exclusive: Option<ExclusiveArg>,
 
     /// Name the ports of a bridge, separated by commas: a packet that the bridge forwards from one
-    /// of them to another is captured only where it enters. Give once per bridge.
+    /// port to another is captured only at the port where it enters. May be given once for each
+    /// bridge.
     #[arg(long, value_name = "NAMES")]
     bridge_ports: Vec<String>,
 
-    /// Change to this user after opening the interfaces, as tcpdump does. The user will own the
+    /// Change to this user after opening the interfaces, as tcpdump does. This user then owns the
     /// log.
     #[arg(
         short = 'Z',
@@ -109,34 +109,34 @@ pub(super) struct InterfaceArgs {
     )]
     user: Option<String>,
 
-    /// Keep all privileges and access to all files, instead of dropping those that are not needed
-    /// once the interfaces are open.
+    /// Keep all privileges and access to all files, instead of dropping unneeded ones once the
+    /// interfaces are open.
     #[arg(long)]
     no_sandbox: bool,
 
     /// Limit the CPU use of this process, as in 10%; 100% is one core. To stay within the limit,
-    /// only the largest possible share of flows is captured. The other packets are counted
-    /// (dropped{cpu_budget}), and the log records the share.
+    /// the recording captures only a share of the flows, as large as possible. Packets of the other
+    /// flows are counted (dropped{cpu_budget}), and the log records the share.
     #[arg(long, value_name = "PERCENT", value_parser = percent)]
     cpu: Option<f64>,
 
-    /// Use less than --cpu while other work, such as forwarding, is short of time on the CPUs of
-    /// this process: first copy at most 256 bytes of each packet, then lower the limit in steps,
-    /// down to a sixteenth. The limit is restored when CPU time is free again.
+    /// Use less CPU time than --cpu permits while other work, such as forwarding, is short of time
+    /// on the CPUs of this process: first copy at most 256 bytes of each packet, then lower the
+    /// limit in steps, down to a sixteenth. When CPU time is free again, the limit is restored.
     #[arg(long, requires = "cpu")]
     give_way: bool,
 
-    /// Choose what to give up first when packets are lost for lack of CPU time: payload (copy at
-    /// most 256 bytes of each packet until CPU time is free again), packets (lose some, and copy
+    /// Choose the data to give up first when there is too little CPU time: payload (copy at most
+    /// 256 bytes of each packet until CPU time is free again), packets (lose some packets, and copy
     /// the others whole), or auto (payload, except in mode log-all). Without eBPF, packets are
     /// always copied whole.
     #[arg(long, value_enum, value_name = "WHAT", default_value_t = ShedArg::Auto)]
     shed: ShedArg,
 
     /// Let the kernel copy only the headers of packets whose flow will very probably be kept as
-    /// headers only. Saves copying long packets; on a busy core, and with packets shorter than 1,000 bytes,
-    /// the lookups can cost more than they save. Packets cut this way that should have been kept
-    /// whole are counted (wanted_but_cut).
+    /// headers only. This saves the time to copy long packets; on a busy core, and with packets
+    /// shorter than 1,000 bytes, the look-ups of flows can take more time than they save. Packets
+    /// that were cut but should have been kept whole are counted (wanted_but_cut).
     #[arg(long, conflicts_with = "look_back", conflicts_with = "first_bytes")]
     early_cut: bool,
 }

@@ -19,9 +19,9 @@ use super::interfaces::only_live;
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Log")]
 pub(super) struct LogArgs {
-    /// Write the log to this directory, created if missing. Recording into an existing log adds to
-    /// it. Without --output, nothing is stored: packets are only exported, to the destinations in
-    /// the configuration file (--config).
+    /// Write the log to this directory, created if missing. If it has a log, the recording is added
+    /// to it. Without --output, nothing is stored: packets are only exported, to the destinations
+    /// in the configuration file (--config).
     #[arg(
         short = 'o',
         long = "output",
@@ -35,8 +35,8 @@ pub(super) struct LogArgs {
     files: LogFiles,
 
     /// Limit the number of files: with -G, exit after N periods of -G; without -G, keep the last N
-    /// block files of each worker and delete older ones, as a ring. (`strata prune` has other ways
-    /// to keep a log small.)
+    /// block files of each worker, and delete older ones. (`strata prune` has other ways to keep a
+    /// log small.)
     #[arg(short = 'W', long, value_name = "N", value_parser = text::at_least_1::<NonZeroU32>)]
     filecount: Option<NonZeroU32>,
 
@@ -44,9 +44,9 @@ pub(super) struct LogArgs {
     #[arg(long, value_name = "SIZE", default_value = "1MiB")]
     block_size: String,
 
-    /// Choose how blocks are written: direct (bypasses the page cache), buffered (through it), or
-    /// auto: for a live capture the faster of the two in a short test, else direct where the file
-    /// system supports it.
+    /// Choose how blocks are written: direct (bypassing the page cache), buffered (through the page
+    /// cache), or auto: for a live capture, the method that is faster in a short test, else direct
+    /// if the file system supports it.
     #[arg(long, value_enum, default_value_t = DiskWay::Auto)]
     disk: DiskWay,
 
@@ -71,7 +71,8 @@ pub(crate) struct LogFiles {
     rotate_seconds: u64,
 
     /// Keep the log of a live capture or a collector below this size, by deleting the least
-    /// important data as `strata prune --max-size` does. At least four times -C for each worker.
+    /// important data, as `strata prune --max-size` does. Must be at least four times -C for each
+    /// worker.
     #[arg(long, value_name = "SIZE")]
     disk_limit: Option<String>,
 

@@ -16,9 +16,9 @@ const ADDRESS: &str = "127.0.0.1:9470";
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Steering")]
 pub(super) struct PageArgs {
-    /// Serve the operator's page beside the recording, on 127.0.0.1:9470 or this loopback address:
-    /// `strata serve` for this log and this recording, as a separate process that ends with the
-    /// recording. For users on other machines, run `strata serve --token-file` yourself.
+    /// Serve the operator's page of this log and this recording on 127.0.0.1:9470 or this loopback
+    /// address. A separate process, `strata serve`, serves the page and ends with the recording.
+    /// For users on other machines, run `strata serve --token-file` yourself.
     #[arg(
         long,
         value_name = "ADDR:PORT",

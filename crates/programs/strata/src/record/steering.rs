@@ -15,22 +15,23 @@ pub(super) struct SteerArgs {
     #[arg(long, value_name = "FILE", env = "STRATA_CONFIG")]
     config: Option<PathBuf>,
 
-    /// Read policies from this file, in the format of the configuration file; they are added after
-    /// those of --config.
+    /// Add the policies in this file, which has the format of the configuration file, after those
+    /// of --config.
     #[arg(long, value_name = "FILE", env = "STRATA_POLICY")]
     policy: Option<PathBuf>,
 
     /// Set the action for packets that no policy matches: full, header, partial N, drop, classify
     /// (let the model decide), mirror (and classify), or header -> NAME or payload -> NAME (export
-    /// to a destination in the configuration file, and classify). By default the action in the
+    /// to a destination in the configuration file, and classify). By default, the action in the
     /// configuration file, else classify.
     #[arg(long, value_name = "ACTION", env = "STRATA_DEFAULT")]
     default: Option<String>,
 
-    /// Look for this kind of tunnel on this UDP port, too, as in vxlan=8473: vxlan, vxlan-gpe,
-    /// geneve, gtp-u, gre-udp, mpls-udp or teredo; may be given several times. `[tunnels]` in the
-    /// configuration file can name further ports. The log records the ports for the commands that
-    /// read it, unless a relay writes the log: then give the ports to those commands, too.
+    /// Also decode this kind of tunnel on this UDP port, as in vxlan=8473. Kinds are vxlan,
+    /// vxlan-gpe, geneve, gtp-u, gre-udp, mpls-udp and teredo; may be given several times.
+    /// `[tunnels]` in the configuration file can name further ports. The log stores the ports for
+    /// the commands that read it, unless a relay writes the log; in that case, give the ports to
+    /// those commands, too.
     #[arg(
         long,
         value_name = "NAME=PORT",
@@ -40,13 +41,13 @@ pub(super) struct SteerArgs {
     tunnel_port: Vec<String>,
 
     /// Listen on this Unix socket for `strata status`, `mode`, `detail`, `policy`, `rotate`, `model`
-    /// and `ask --running`. By default, a live capture listens on one in /run/strata or
+    /// and `ask --running`. By default, a live capture listens on a socket in /run/strata or
     /// $XDG_RUNTIME_DIR/strata.
     #[arg(long, value_name = "PATH", env = "STRATA_SOCKET")]
     socket: Option<PathBuf>,
 
-    /// Check everything that is needed to start, and exit: command line, configuration, policies,
-    /// model, files, interfaces, addresses. Nothing is created or sent.
+    /// Check everything that a start needs (command line, configuration, policies, model, files,
+    /// interfaces, addresses), and exit. Nothing is created or sent.
     #[arg(long)]
     pub(super) check: bool,
 }

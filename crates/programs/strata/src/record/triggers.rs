@@ -21,11 +21,11 @@ pub(super) struct TriggerArgs {
     #[arg(long, value_name = "SIZE", id = "first_bytes")]
     first_bytes: Option<String>,
 
-    /// Keep flows whole once Suricata alerts on them. PATH is Suricata's eve.json, which must exist
-    /// and is followed (with -r: read before the packets). If PATH ends in .sock or .socket and
-    /// nothing exists there, Strata creates a Unix socket, for an eve-log with `filetype:
-    /// unix_stream`. May be given several times. A file that logrotate renames is read until
-    /// Suricata has not written to it for 5 s.
+    /// Keep flows whole once Suricata alerts on them. PATH is Suricata's eve.json, which must
+    /// exist. Strata reads new alerts as Suricata writes them (with -r, it reads all alerts before
+    /// the packets). If PATH ends in .sock or .socket and does not exist, Strata creates a Unix
+    /// socket there, for an eve-log with `filetype: unix_stream`. May be given several times. After
+    /// logrotate renames the file, Strata reads it until Suricata has not written to it for 5 s.
     #[arg(long, value_name = "PATH")]
     eve: Vec<PathBuf>,
 }

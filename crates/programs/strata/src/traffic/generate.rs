@@ -87,19 +87,21 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE")]
     labels: Option<PathBuf>,
 
-    /// Keep this many flows active at a time, as in 500 or 20k, instead of the profile's number.
+    /// Keep this many flows active at a time, as in 500 or 20k, instead of the number in the
+    /// profile.
     #[arg(long, value_name = "N", value_parser = text::number)]
     flows: Option<u64>,
 
-    /// Set the rate in packets per second, as in 500, 20k or 2M, instead of the profile's.
+    /// Set the rate in packets per second, as in 500, 20k or 2M, instead of the rate in the
+    /// profile.
     #[arg(short = 'p', long, value_name = "N", value_parser = text::number, group = "rate")]
     pps: Option<u64>,
 
-    /// Set the rate in megabits of frames per second, instead of the profile's.
+    /// Set the rate in megabits of frames per second, instead of the rate in the profile.
     #[arg(short = 'M', long, value_name = "N", group = "rate", value_parser = bounded::factor)]
     mbps: Option<f64>,
 
-    /// Multiply the profile's rate: everything happens this many times faster.
+    /// Multiply the rate in the profile by this factor.
     #[arg(
         short = 'x',
         long,
@@ -110,11 +112,11 @@ pub(crate) struct Args {
     )]
     time_compression: Option<f64>,
 
-    /// Fill payloads, after any application header, with this.
+    /// Fill payloads, after any application header, with these bytes.
     #[arg(long, value_enum, default_value_t = Payload::Random)]
     payload: Payload,
 
-    /// Make this percentage of the flows IPv6, instead of the profile's share.
+    /// Make this percentage of the flows IPv6, instead of the share in the profile.
     #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(..=100))]
     ipv6: Option<u32>,
 
@@ -127,7 +129,7 @@ pub(crate) struct Args {
     )]
     snaplen: u32,
 
-    /// Set the file format. By default the file's name decides: pcapng for .pcapng, pcap for all
+    /// Set the file format. By default, the file's name decides: pcapng for .pcapng, pcap for all
     /// others.
     #[arg(short = 'F', long, value_enum)]
     format: Option<Format>,

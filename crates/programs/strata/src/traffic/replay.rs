@@ -34,7 +34,7 @@ pub(crate) struct Args {
     #[arg(short = 'r', long = "read", value_name = "FILE", required = true)]
     read: Vec<PathBuf>,
 
-    /// Replay this many times as fast as the file was recorded; 1 by default.
+    /// Replay at this multiple of the recorded speed; 1 by default.
     #[arg(short = 'x', long, value_name = "FACTOR", group = "rate", value_parser = bounded::factor)]
     multiplier: Option<f64>,
 
@@ -50,7 +50,7 @@ pub(crate) struct Args {
     #[arg(short = 't', long, group = "rate")]
     topspeed: bool,
 
-    /// Send the file this many times; 0 means until Ctrl-C. By default once.
+    /// Send the file this many times; 0 means until Ctrl-C. By default, once.
     #[arg(short = 'l', long = "loop", value_name = "N")]
     times: Option<u64>,
 
@@ -62,7 +62,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "SECONDS", value_parser = bounded::seconds)]
     duration: Option<f64>,
 
-    /// Choose how to send; by default live-frames on veth where it works, else sendmmsg.
+    /// Choose how to send. By default, live-frames on a veth interface if that works, else
+    /// sendmmsg.
     #[arg(long, value_enum, value_name = "METHOD")]
     method: Option<Method>,
 

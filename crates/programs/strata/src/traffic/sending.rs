@@ -13,8 +13,8 @@ use tracing::warn;
 pub(crate) enum Method {
     /// Through a packet socket: works on every interface.
     Sendmmsg,
-    /// As XDP frames made in the kernel: several times as fast, if the driver sends them, as veth
-    /// does.
+    /// As XDP frames made in the kernel: several times as fast, if the driver can send them, as
+    /// veth can.
     LiveFrames,
 }
 

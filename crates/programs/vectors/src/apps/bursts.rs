@@ -17,8 +17,8 @@ use super::{App, AppArgs, Out, SHORT, address, run};
 /// Arguments of `strata gpv bursts`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-From each packet that met a long queue, the diagnosis walks back for --lookback; walks that meet are
-one burst. Each row is a source (address) of a burst: its packets and bytes there, next to those of
+The time up to --lookback before each packet that met a long queue belongs to a burst; overlapping
+times are one burst. Each row is a source address in a burst: its packets and bytes, and those of
 the whole burst.
 
 Examples:
@@ -32,33 +32,32 @@ pub(in super::super) struct BurstsArgs {
     #[command(flatten)]
     app: AppArgs,
 
-    /// Define the packets that met a long queue: high-queue (those that the switch marked so), ecn
-    /// (those marked "congestion experienced" on the way), depth:N (those that found at least N in
-    /// the queue, in the unit of the switch), or model:RATE/BYTES (those that would find more than
-    /// BYTES in one queue that all packets go through, sent at RATE bits per second, as in
-    /// model:10G/1M).
+    /// Define a packet that met a long queue: high-queue (the switch marked it), ecn (it was marked
+    /// "congestion experienced" on the way), depth:N (the queue before it had at least N, in the
+    /// unit of the switch), or model:RATE/BYTES (it would find more than BYTES in a queue for all
+    /// packets that is sent at RATE bits per second, as in model:10G/1M).
     #[arg(long, value_name = "WHEN", default_value = "high-queue", value_parser = when)]
     when: Congestion,
 
-    /// Walk back this far from each packet that met a long queue.
+    /// Look back this far from each packet that met a long queue.
     #[arg(long, value_name = "TIME", default_value = "100us", value_parser = short_duration_ns)]
     lookback: u64,
 
-    /// Begin another burst after this time.
+    /// Begin another burst if a burst exceeds this length of time.
     #[arg(long, value_name = "TIME", default_value = "10ms", value_parser = short_duration_ns)]
     burst_max: u64,
 
-    /// Wait this long, by packet timestamps, for late vectors; packets that arrive even later are
-    /// left out, and counted. A vector is sent once its flow has several packets, so packets of
+    /// Wait this long, by packet timestamps, for late vectors; packets that arrive later are left
+    /// out and counted. A vector is sent once its flow has several packets, so that packets of
     /// small flows arrive late.
     #[arg(long, value_name = "TIME", default_value = "1m", value_parser = duration_ns)]
     hold: u64,
 
-    /// Let at most this many packets of each switch wait, 16 bytes each.
+    /// Hold at most this many waiting packets of each switch, in 16 bytes each.
     #[arg(long, value_name = "N", default_value_t = 4_000_000, value_parser = clap::value_parser!(u32).range(1..=100_000_000))]
     packets_max: u32,
 
-    /// Show this many sources of a burst, those with the most bytes.
+    /// Show at most this many sources of a burst, the ones with the most bytes.
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u16).range(1..))]
     top: u16,
 }

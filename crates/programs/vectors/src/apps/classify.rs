@@ -19,9 +19,9 @@ use crate::flows::REASSEMBLY;
 /// Arguments of `strata gpv classify`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-A row is one direction of a conversation, split after a minute and after 1,024 packets, as in
-`strata gpv features`: its class, and the share of the forest's votes for it. Vectors of at most 4
-switches are accepted at the same time.
+A row is a flow, as in `strata gpv features`: one direction of a conversation, split after a minute
+and after 1,024 packets. It has the class of the flow, and the share of the forest's votes for this
+class. Vectors of at most 4 switches are accepted at the same time.
 
 Examples:
   strata gpv features -r trace.pcap --labels labels.csv -o flows.csv

@@ -13,8 +13,8 @@ use super::{App, AppArgs, Out, SHORT, address, run};
 /// Arguments of `strata gpv profile`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-A row is a host (source address): its packets, and the gaps between them in time order, across all
-its flows. With --times, a row is a packet.
+A row is a host (source address), with its packets and the gaps between them in order of time,
+across all its flows. With --times, a row is a packet.
 
 Examples:
   strata gpv profile vectors.gpv
@@ -30,7 +30,7 @@ pub(in super::super) struct ProfileArgs {
     #[arg(long)]
     times: bool,
 
-    /// Keep the times of at most this many packets of each switch, 8 bytes each.
+    /// Keep the times of at most this many packets of each switch, in 8 bytes each.
     #[arg(long, value_name = "N", default_value = "4M", value_parser = amount)]
     packets_max: u64,
 }

@@ -20,8 +20,9 @@ pub struct ElasticConfig {
     /// The disk counts as too slow when the queue of blocks being written to it is full for this
     /// share of the time, in percent.
     pub disk_rate_percent: f64,
-    /// The path to the relay counts as overloaded when this share of the RDMA messages sent is lost, in percent: sent
-    /// again, skipped (--on-loss skip), or missing at a relay that does not acknowledge (--service uc).
+    /// The path to the relay counts as overloaded when this share of the sent RDMA messages is
+    /// lost, in percent: the messages that are sent again, skipped (--on-loss skip), or missing at
+    /// a relay that does not acknowledge (--service uc).
     pub rdma_again_percent: f64,
     /// Limit on kept data sent to the disk or the relay, in megabits per second; without it, no
     /// limit.
@@ -29,11 +30,12 @@ pub struct ElasticConfig {
     /// CPU is short when the busiest worker uses this much, in percent of a core. Without it, CPU
     /// is short only when it makes the kernel drop packets.
     pub cpu_percent: Option<f64>,
-    /// CPU budget of the process, including its programs in the kernel, in percent of a core; to
-    /// stay within it, only a share of flows is captured. Without it, no limit.
+    /// CPU budget of the process, including its eBPF programs in the kernel, in percent of a core;
+    /// to stay within the budget, the recording captures only a share of the flows. Without it, no
+    /// limit.
     pub cpu_budget_percent: Option<f64>,
     /// Delete the least important data of the log when this share of the file system is in use, in
-    /// percent: whole files of classes that are not anomalous first, the oldest of these first;
+    /// percent: first whole files of classes that are not anomalous, beginning with the oldest;
     /// never the newest files, and never packets that a policy protects. Without it, nothing is
     /// deleted.
     pub remove_percent: Option<f64>,

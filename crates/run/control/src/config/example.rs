@@ -10,8 +10,8 @@ use super::reference::{kind, resolve, schema};
 const COLUMNS: usize = 98;
 
 const HEAD: &str = "\
-# Configuration of Strata (TOML). Everything here is a comment, and so as if the file were empty: remove the # before
-# a key to set it, and the one before the heading above it. Keys without a default show the type of their value.
+# Configuration of Strata (TOML). All lines are comments, so this file sets nothing. To set a key, remove the # before
+# the key and the # before the heading above it. Keys without a default show the type of their value.
 # `strata record --check --config FILE ...` checks the file. A live capture reloads it on SIGHUP.
 ";
 

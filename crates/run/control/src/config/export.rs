@@ -25,33 +25,34 @@ pub(crate) const ALWAYS: Range<u64> = 0..u64::MAX;
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct ExportConfig {
-    /// Destinations, by the names that policies use; packets are sent to no others:
-    /// `udp://HOST:PORT` for a `strata collector`, `vxlan://HOST` for a VXLAN decapsulator (packets
-    /// only, not headers; with `?cut` at its end, packets that are too long for the path are cut instead of sent in
-    /// fragments). Neither is encrypted, but `key_file` encrypts the first.
+    /// The only permitted destinations, by the names that policies use: `udp://HOST:PORT` for a
+    /// `strata collector`, or `vxlan://HOST` for a VXLAN decapsulator (packets only, not headers;
+    /// with `?cut` at the end of the URL, packets that are too long for the path are cut instead of
+    /// sent in fragments). `key_file` encrypts the datagrams to `udp://` destinations; VXLAN is
+    /// never encrypted.
     pub destinations: BTreeMap<String, String>,
-    /// Identity of the first captured interface, 1 to 16777215; the others have the numbers after
-    /// it. Give each host its own range. In VXLAN, the identity is the VNI.
+    /// Identity of the first captured interface, 1 to 16777215; the other interfaces have the
+    /// following numbers. Give each host its own range. In VXLAN, the identity is the VNI.
     pub identity: Option<u32>,
     /// Identities of individual interfaces, by name, instead of the numbers from `identity`.
     pub identities: BTreeMap<String, u32>,
-    /// Description of the other end of individual interfaces, by name, for collectors: a virtual
-    /// machine, a container.
+    /// Descriptions, for collectors, of the other ends of interfaces, by the interface's name: a
+    /// virtual machine, a container.
     pub behind: BTreeMap<String, String>,
-    /// Export only packets captured from this time on, ns since 1970: a recording that takes over
-    /// from another begins where that one ends.
+    /// Export only packets captured from this time on, in ns since 1970. With it, a recording that
+    /// takes over from another one begins where the other ends.
     pub from: Option<u64>,
-    /// Name of this host for collectors. By default its host name.
+    /// Name of this host for collectors. By default, its host name.
     pub host: Option<String>,
     /// File with a key of 64 hexadecimal digits, which only its owner may read (mode 0600):
     /// datagrams to `udp://` destinations are encrypted and authenticated with it. Collectors have
     /// the same key (`strata collector --key-file`). Read again when the configuration is reloaded.
     pub key_file: Option<PathBuf>,
-    /// Addresses of destinations whose hosts are names, as in `analyser = "192.0.2.7:4740"`, if another program looks
-    /// them up: an agent does so for its recording. Read again when the configuration is reloaded. If this is given,
-    /// even empty, a destination that cannot be reached is not an error: it is tried again every second, and datagrams
-    /// that are not sent are counted. Cannot be combined with a log (-o), which would contain the packets sent to a new
-    /// address.
+    /// Addresses of destinations whose hosts are names, as in `analyser = "192.0.2.7:4740"`, if
+    /// another program looks up the names, as an agent does for its recording. Read again when the
+    /// configuration is reloaded. If this table is given, even empty, an unreachable destination is
+    /// not an error: it is tried again every second, and datagrams that are not sent are counted.
+    /// Cannot be combined with a log (-o), which would contain the packets sent to a new address.
     pub addresses: Option<BTreeMap<String, SocketAddr>>,
 }
 

@@ -154,7 +154,7 @@ mod tests {
         let words = detail.default_words.as_deref();
         assert_eq!(
             words,
-            Some("10% with the built-in model, none with another")
+            Some("10% with the built-in model, and none with another model")
         );
         // Each key of the reference page is there, but for those of lists and tables by name.
         for name in ["control.socket", "alerts.webhook", "tunnels.vxlan", "mode"] {

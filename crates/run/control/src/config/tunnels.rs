@@ -8,19 +8,20 @@ use strata_wire::tunnel::{TunnelKind, Tunnels, TunnelsError};
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
 pub struct TunnelsConfig {
-    /// Destination ports of VXLAN (RFC 7348). By default 4789 and 8472.
+    /// Destination ports of VXLAN (RFC 7348). By default, 4789 and 8472.
     pub vxlan: Option<Vec<u16>>,
-    /// Destination ports of VXLAN-GPE, with IPv4, IPv6, Ethernet, NSH or MPLS inside. By default 4790.
+    /// Destination ports of VXLAN-GPE, with IPv4, IPv6, Ethernet, NSH or MPLS inside. By default,
+    /// 4790.
     pub vxlan_gpe: Option<Vec<u16>>,
-    /// Destination ports of GENEVE (RFC 8926). By default 6081.
+    /// Destination ports of GENEVE (RFC 8926). By default, 6081.
     pub geneve: Option<Vec<u16>>,
-    /// Ports of either end of GTP-U (3GPP TS 29.281). By default 2152.
+    /// Source or destination ports of GTP-U (3GPP TS 29.281). By default, 2152.
     pub gtp_u: Option<Vec<u16>>,
-    /// Destination ports of GRE in UDP (RFC 8086). By default 4754.
+    /// Destination ports of GRE in UDP (RFC 8086). By default, 4754.
     pub gre_udp: Option<Vec<u16>>,
-    /// Destination ports of MPLS in UDP (RFC 7510). By default 6635.
+    /// Destination ports of MPLS in UDP (RFC 7510). By default, 6635.
     pub mpls_udp: Option<Vec<u16>>,
-    /// Ports of either end of Teredo, IPv6 in UDP (RFC 4380). By default 3544.
+    /// Source or destination ports of Teredo, IPv6 in UDP (RFC 4380). By default, 3544.
     pub teredo: Option<Vec<u16>>,
 }
 

@@ -305,7 +305,7 @@ impl Inner {
                 let (what, why) = match self.asked.ends_when_full {
                     true => ("the recording ends", "--when-full stop"),
                     false => (
-                        "packets are dropped until there is room again",
+                        "packets are dropped until there is free space again",
                         "--when-full drop",
                     ),
                 };
@@ -316,7 +316,7 @@ impl Inner {
         {
             self.full_disk = None;
             let what = format!(
-                "the disk has room again: {} packets were dropped so far",
+                "the disk has free space again: {} packets were dropped so far",
                 dropped.packets
             );
             self.events.alert(what, "");

@@ -186,7 +186,7 @@ fn packets_dropped_on_a_full_disk_are_told_once_and_when_it_has_room_again() {
         );
     }
     let told = told_at(12, 9);
-    assert!(told[1].contains("room again: 9 packets"), "{told:?}");
+    assert!(told[1].contains("free space again: 9 packets"), "{told:?}");
     assert_eq!(told_at(13, 10).len(), 3);
 }
 
@@ -196,7 +196,7 @@ fn a_full_disk_that_ends_the_recording_is_told_as_that() {
         (true, "the disk is full: the recording ends"),
         (
             false,
-            "the disk is full: packets are dropped until there is room again",
+            "the disk is full: packets are dropped until there is free space again",
         ),
     ] {
         let beginning = Settings {

@@ -22,10 +22,10 @@ const SNAPLEN: u32 = 262_144;
 
 #[derive(Debug, clap::Args)]
 pub(super) struct AnonymizeArgs {
-    /// Replace addresses, and leave out payload, comments and metadata: for recipients who must not
-    /// learn the addresses. IP addresses are replaced by Crypto-PAn under the 32-byte key in this
-    /// file (`openssl rand -hex 32` makes one): addresses of one network still share a prefix.
-    /// Unknown headers are left out too. Ports, times and lengths stay, and may reveal more than
+    /// Replace addresses, and leave out payload, comments and metadata, for recipients who must not
+    /// learn the addresses. Crypto-PAn replaces IP addresses, with the 32-byte key in this file
+    /// (`openssl rand -hex 32` makes one); addresses of one network still share a prefix. Unknown
+    /// headers are left out too. Ports, times and lengths are unchanged, and may reveal more than
     /// you want. For pcapng and pcap.
     #[arg(long, value_name = "KEYFILE", conflicts_with = "tls_keys")]
     pub(super) anonymize: Option<PathBuf>,

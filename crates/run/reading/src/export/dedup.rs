@@ -14,9 +14,9 @@ const WINDOW_MAX_NS: u64 = 10_000_000_000;
 /// What counts as a double.
 #[derive(Debug, clap::Args)]
 pub(super) struct DedupArgs {
-    /// Omit duplicates, as when two mirror ports see the same packet: packets whose headers, length
-    /// and kept payload equal those of a packet captured at most TIME (such as 50ms) earlier. Of
-    /// the copies, the one with the most kept bytes is written. For pcapng and pcap.
+    /// Omit duplicates, for example if two mirror ports see the same packets: packets with the same
+    /// headers, length and kept payload as a packet captured at most TIME (such as 50ms) earlier.
+    /// The copy with the most kept bytes is written. For pcapng and pcap.
     #[arg(long, value_name = "TIME")]
     pub(super) dedup: Option<String>,
 
@@ -64,7 +64,8 @@ pub fn window_ns(time: &str) -> Result<u64> {
         text::short_duration_ns(time).map_err(|problem| refuse(format!("--dedup: {problem}")))?;
     if window_ns > WINDOW_MAX_NS {
         return Err(refuse(format!(
-            "--dedup {time}: at most 10s, since packets of that time are kept in memory"
+            "--dedup {time}: at most 10s is allowed, because packets of that time are kept in \
+             memory"
         )));
     }
     Ok(window_ns)

@@ -256,7 +256,8 @@ impl Rotated {
 fn say_late(packets: u64) {
     if packets > 0 {
         info!(
-            "-G: {} written to the file of the period after theirs, since packets of that period arrived first",
+            "-G: {} written to the file of the next period, because packets of that period \
+             arrived first",
             text::count_of(packets, "packet")
         );
     }

@@ -21,9 +21,9 @@ const FILES_MAX: usize = 100_000;
 #[command(next_help_heading = "Rotation of -w")]
 pub(super) struct RotateArgs {
     /// Rotate: write a file for each period of this many seconds of local time (TZ), by the times
-    /// of packets: with 3600, one for each hour, from the full hour on. (tcpdump counts from its
-    /// start instead.) The name needs a time format of strftime(3), such as %Y%m%d-%H%M, and gets
-    /// the time at which the period begins. Existing files are not replaced. For pcapng and pcap.
+    /// of packets. With 3600, each file begins on the hour (tcpdump counts from its start instead).
+    /// The name needs a time format of strftime(3), such as %Y%m%d-%H%M, which becomes the time at
+    /// which the period begins. Existing files are not replaced. For pcapng and pcap.
     #[arg(short = 'G', long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..=604_800))]
     rotate_seconds: Option<u32>,
 
@@ -34,10 +34,10 @@ pub(super) struct RotateArgs {
     #[arg(short = 'C', long, value_name = "SIZE")]
     rotate_size: Option<String>,
 
-    /// With -G or -C: run COMMAND FILE after each complete file, the last one too, as with tcpdump:
-    /// without a shell, so COMMAND is the name or path of a program, without arguments. One command
-    /// runs at a time, while the export continues. The output of COMMAND goes to standard error. If
-    /// it fails, so does the export, once everything is written.
+    /// With -G or -C, run COMMAND FILE after each complete file, including the last one, as tcpdump
+    /// does. There is no shell: COMMAND is the name or path of a program, without arguments. One
+    /// command runs at a time, while the export continues. Its output goes to standard error. If a
+    /// command fails, the export fails too, but only after everything is written.
     #[arg(short = 'z', long, value_name = "COMMAND")]
     postrotate_command: Option<PathBuf>,
 }

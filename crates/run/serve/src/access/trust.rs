@@ -33,7 +33,7 @@ const COOKIE: &str = "strata_session";
 /// Maximum bytes of a user's name from a proxy.
 const NAME_BYTES_MAX: usize = 128;
 
-/// What somebody may do; each includes those before.
+/// The permissions of a user; each role includes the previous ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Role {

@@ -12,7 +12,7 @@ use utoipa::ToSchema;
 }))]
 pub(crate) struct Covered {
     pub(crate) complete: bool,
-    /// If it is not complete: why, and what to do, in plain English.
+    /// If the answer is not complete: the reason, and what to do.
     #[schema(required)]
     pub(crate) why: Option<String>,
     /// Packets that retention deleted, if they may be of this time; or why nothing was found, if that is likely a
@@ -47,7 +47,7 @@ pub(crate) struct RecorderEvent {
     pub(crate) acknowledged: Option<Acknowledged>,
 }
 
-/// Who saw an event, and when.
+/// The user who acknowledged an event, and the time.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub(crate) struct Acknowledged {
     pub(crate) who: String,

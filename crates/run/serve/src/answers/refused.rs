@@ -16,7 +16,7 @@ use utoipa::ToSchema;
 /// Seconds after which to try again when too many requests come at a time.
 const AGAIN_AFTER: u64 = 2;
 
-/// What went wrong.
+/// The error.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 #[schema(
     as = Error,

@@ -71,7 +71,7 @@ pub(super) async fn complete_filter(State(app): Shared, uri: Uri) -> Answer<Comp
     Ok(Json(filters::complete(&typed.filter, typed.at, names)))
 }
 
-/// Whether a policy is one.
+/// Whether a policy is valid.
 #[derive(Debug, Default, Serialize, ToSchema)]
 pub(super) struct PolicyCheck {
     #[schema(required)]

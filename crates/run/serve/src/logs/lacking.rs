@@ -47,7 +47,10 @@ pub(crate) fn deleted_words(log: &Log, from_ns: Option<u64>) -> Option<String> {
             }
             lacking.join(", ")
         }
-        (Some(oldest), _) => format!("the oldest packet left arrived at {}", times::text(oldest)),
+        (Some(oldest), _) => format!(
+            "the oldest remaining packet arrived at {}",
+            times::text(oldest)
+        ),
     };
     let reasons: BTreeSet<RemovedFor> = removed.iter().map(|one| one.reason).collect();
     let mut reasons: Vec<&str> = reasons.iter().map(|reason| reason.words()).collect();
@@ -109,10 +112,10 @@ fn lacking(classes: &BTreeMap<String, Option<u64>>, from_ns: u64) -> Vec<String>
         match oldest_ns {
             Some(ns) if *ns <= from_ns => None,
             Some(ns) => Some(format!(
-                "the oldest packet left of the retention class {class} arrived at {}",
+                "the oldest remaining packet of the retention class {class} arrived at {}",
                 times::text(*ns)
             )),
-            None => Some(format!("none is left of the retention class {class}")),
+            None => Some(format!("no packet of the retention class {class} remains")),
         }
     });
     lacking.collect()
@@ -141,12 +144,12 @@ mod tests {
         let benign = class("benign", Some(20));
         let classes = BTreeMap::from([class("attack", Some(10)), benign, class("bot", None)]);
         let said = |from_ns| lacking(&classes, from_ns).join(", ");
-        assert!(said(9).starts_with("the oldest packet left of the retention class attack"));
+        assert!(said(9).starts_with("the oldest remaining packet of the retention class attack"));
         assert_eq!(
             said(19),
-            "the oldest packet left of the retention class benign arrived at \
-             1970-01-01T00:00:00.000000020Z, none is left of the retention class bot"
+            "the oldest remaining packet of the retention class benign arrived at \
+             1970-01-01T00:00:00.000000020Z, no packet of the retention class bot remains"
         );
-        assert_eq!(said(20), "none is left of the retention class bot");
+        assert_eq!(said(20), "no packet of the retention class bot remains");
     }
 }

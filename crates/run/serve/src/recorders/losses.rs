@@ -11,7 +11,7 @@ use crate::logs::HowNotKept;
 /// Packets that a recording lost.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub(super) struct Lost {
-    /// `kernel`, `softnet`, `device`; `strata` for what Strata itself dropped.
+    /// `kernel`, `softnet`, `device`; `strata` for packets that Strata itself dropped.
     pub(super) place: String,
     pub(super) counter: String,
     pub(super) packets: u64,

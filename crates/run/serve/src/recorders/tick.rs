@@ -10,17 +10,17 @@ use super::losses::{Lost, NotKept, dropped_advice, not_kept};
 use super::{DISK_SPACE, State};
 use crate::answers::parts::RecorderEvent;
 
-/// What a recording does now.
+/// The current state of a recording.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub(crate) struct RecorderTick {
     id: String,
-    /// Whether it answered. If not, all that follows is as last known, rates are 0.
+    /// Whether it answered. If not, the other values are the last known ones, and rates are 0.
     pub(super) up: bool,
     /// Why it did not answer.
     #[schema(required)]
     pub(super) error: Option<String>,
     mode: String,
-    /// The mode asked for; `mode` differs while something is short, see `events`.
+    /// The requested mode; `mode` differs during a shortage, see `events`.
     asked_mode: String,
     #[schema(required)]
     mode_seconds_left: Option<f64>,
@@ -28,10 +28,10 @@ pub(crate) struct RecorderTick {
     pub(super) bytes_per_second: f64,
     pub(super) kept_bytes_per_second: f64,
     pub(super) classes: Vec<ClassRate>,
-    /// Since the recording began: those that its filter let in and that reached Strata.
+    /// Packets since the recording began that passed its filter and reached Strata.
     captured_packets: u64,
     pub(super) lost: Vec<Lost>,
-    /// Of `captured_packets`, those of which nothing was to be kept.
+    /// Of `captured_packets`, the packets of which nothing was to be kept.
     not_kept: Vec<NotKept>,
     resources: Vec<Resource>,
     #[schema(required)]
@@ -41,7 +41,7 @@ pub(crate) struct RecorderTick {
     shed: Option<ShedStatus>,
     #[schema(required)]
     drift_fits: Option<bool>,
-    /// Events since the tick before; the first tick of a stream has none (see `/events`).
+    /// Events since the previous tick; the first tick of a stream has none (see `/events`).
     pub(super) events: Vec<RecorderEvent>,
 }
 

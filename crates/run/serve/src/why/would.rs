@@ -35,7 +35,7 @@ pub(crate) struct Would {
     kept_bytes: u64,
     /// Without.
     now_bytes: u64,
-    /// Not estimated: nothing was sampled, and all packets were read.
+    /// Whether the numbers are exact: nothing was sampled, and all packets were read.
     exact: bool,
 }
 

@@ -85,7 +85,7 @@ impl Sink {
             Ok(Ok(())) => Ok(()),
             Ok(Err(_)) => Err(io::Error::new(
                 io::ErrorKind::BrokenPipe,
-                "the browser has gone",
+                "the browser has disconnected",
             )),
             Err(_) => {
                 if let Some(connection) = &self.connection {

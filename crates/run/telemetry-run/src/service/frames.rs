@@ -162,8 +162,9 @@ impl Frames {
         }
         self.live = None;
         Ok(Some(format!(
-            "--interface {}: the interface is gone; reports are taken from the socket from now \
-             on: once it is back, restart this command to bypass the host's network stack again",
+            "--interface {}: the interface was removed; reports are received through the socket \
+             from now on: once the interface is back, restart this command to bypass the host's \
+             network stack again",
             self.interface
         )))
     }
@@ -204,8 +205,8 @@ fn refused(interface: &str, error: LiveError) -> RoleError {
         }
     };
     RoleError::Refused(format!(
-        "--interface {interface}: reports cannot be taken past the host's network stack (AF_XDP): \
-         {why}; without --interface, reports are received by the socket"
+        "--interface {interface}: reports cannot bypass the host's network stack (AF_XDP): {why}; \
+         without --interface, reports are received through a socket"
     ))
 }
 

@@ -21,8 +21,9 @@ pub struct KeyArgs {
     #[arg(long, value_name = "FILE", env = "STRATA_KEY")]
     key: Option<PathBuf>,
 
-    /// Look for this kind of tunnel on this UDP port, too, as in vxlan=8473; may be given several
-    /// times. The log has the ports that were set when it was recorded, unless a relay wrote it.
+    /// Also decode this kind of tunnel on this UDP port, as in vxlan=8473; may be given several
+    /// times. Not needed for ports that were set for the recording: the log stores them, unless a
+    /// relay wrote it.
     #[arg(
         long,
         value_name = "NAME=PORT",

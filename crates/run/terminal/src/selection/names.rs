@@ -8,15 +8,16 @@ use strata_networks::Names;
 /// Files in which names are found.
 #[derive(Debug, clap::Args)]
 pub struct NameFiles {
-    /// Read names of hosts and networks from this file: an address or a network and its name on
-    /// each line, as in /etc/hosts. An address gets the name of the smallest network that contains
-    /// it. In filters, 'tag NAME' selects the networks with this name. May be given several times.
+    /// Read names of hosts and networks from this file: each line has an address or a network and
+    /// its name, as in /etc/hosts. An address gets the name of the smallest network that contains
+    /// it. In filters, 'tag NAME' matches addresses of the networks with this name. May be given
+    /// several times.
     #[arg(long, value_name = "FILE")]
     pub names: Vec<PathBuf>,
 
     /// Look up countries and autonomous systems in this database in MaxMind's format (GeoLite2,
-    /// DB-IP, IPinfo). In filters, 'country CODE' and 'asn NUMBER' select their networks. May be
-    /// given several times.
+    /// DB-IP, IPinfo). In filters, 'country CODE' and 'asn NUMBER' match addresses of their
+    /// networks. May be given several times.
     #[arg(long, value_name = "FILE")]
     pub mmdb: Vec<PathBuf>,
 }

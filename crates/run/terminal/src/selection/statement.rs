@@ -21,9 +21,9 @@ Examples:
 /// What the exit status says.
 pub const EXIT_STATUS: &str = "\
 Exit status: 0 if the statement was answered from all data of the log; 1 if not: an invalid
-statement, no log, a missing key, or damage. Damaged blocks of block files, and compacted files that
-are missing, are left out of the answer (standard error names them); other damage ends the query
-without one. 2 if the command line is invalid.";
+statement, no log, a missing key, or damage. Damaged blocks of block files and missing compacted
+files are left out of the answer (standard error names them); other damage ends the query without an
+answer. 2 if the command line is invalid.";
 
 #[allow(
     missing_docs,
@@ -41,8 +41,8 @@ pub struct Line {
     #[arg(value_name = "SQL", allow_hyphen_values = true)]
     pub sql: String,
 
-    /// Set the format of the result. By default the file's name decides: csv for .csv, json for
-    /// .json, parquet for .parquet, arrow for .arrow; table for all others.
+    /// Set the format of the result. By default, the file's name decides: csv for .csv, json for
+    /// .json, parquet for .parquet, arrow for .arrow; table for all other names.
     #[arg(long, value_enum)]
     format: Option<Format>,
 
@@ -57,8 +57,8 @@ pub struct Line {
     #[command(flatten)]
     pub names: NameFiles,
 
-    /// Use about this much memory for sorting and grouping. Operations that need more use temporary
-    /// files in $TMPDIR, or, with --key, end the query with an error.
+    /// Use about this much memory for sorting and grouping. If more is needed, the query uses
+    /// temporary files in $TMPDIR, or, with --key, ends with an error.
     #[arg(long = "sort-memory", value_name = "SIZE", default_value = "2GiB", value_parser = strata_wire::parse_bytes)]
     pub memory: u64,
 

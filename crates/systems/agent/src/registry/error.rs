@@ -61,7 +61,8 @@ pub enum RegistryError {
     },
     /// Somebody else still has the key of an identity.
     #[error(
-        "identity {identity} cannot go to {wanted}: its previous host still has the key: choose \
+        "identity {identity} cannot be given to {wanted}: its previous host still has the key: \
+         choose \
          another number, or replace export.key"
     )]
     Spent {
@@ -72,8 +73,9 @@ pub enum RegistryError {
     },
     /// Another agent reports with the same certificate, and was there first.
     #[error(
-        "{name} already reports from {other}: the directory here is a copy of the one there, or the other way round. Each \
-         host needs its own: where it is the copy, stop the program, remove the directory (--state), and enrol again"
+        "{name} already reports from {other}: one of the two directories is a copy of the other. \
+         Each host needs its own directory: on the host with the copy, stop the program, remove \
+         the directory (--state), and enrol again"
     )]
     Copy {
         /// Its name.

@@ -57,7 +57,7 @@ impl Shipped {
 pub const SHIPPED: &[Shipped] = &[
     Shipped {
         name: "concurrent-connections",
-        about: "flows that sent in each window of time",
+        about: "flows that sent packets in each window of time",
         parameters: &[("window", "128ms")],
         text: "\
 def new_flow([seen], []):

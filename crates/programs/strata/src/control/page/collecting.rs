@@ -59,7 +59,10 @@ pub(super) fn rows(status: &CollectorStatus) -> impl Iterator<Item = Row> {
     });
     let forgotten = (status.forgotten > 0).then(|| {
         let interfaces = count_of(status.forgotten, "silent interface");
-        row("senders", format!("{interfaces} forgotten to make room"))
+        row(
+            "senders",
+            format!("{interfaces} removed from this list to make room"),
+        )
     });
     [row("collects", listens), row("received", came)]
         .into_iter()

@@ -82,7 +82,8 @@ impl Contents {
         for deleted in &self.balance.overwritten {
             let _ = writeln!(
                 text,
-                "worker {}: {} files with {} packets were deleted for newer ones (-W)",
+                "worker {}: {} files with {} packets were deleted to make room for newer files \
+                 (-W)",
                 deleted.worker,
                 grouped(deleted.files),
                 grouped(deleted.packets),

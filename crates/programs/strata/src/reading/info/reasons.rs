@@ -201,7 +201,7 @@ impl Reasons {
             for found in counts {
                 let named = |keep: &KeepKind| keep.name() == found.granularity;
                 let Some(keep) = KeepKind::ALL.into_iter().find(named) else {
-                    let problem = format!("no granularity is called {}", found.granularity);
+                    let problem = format!("there is no granularity '{}'", found.granularity);
                     self.problems.push(problem);
                     continue;
                 };

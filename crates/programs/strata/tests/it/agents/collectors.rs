@@ -132,7 +132,7 @@ fn a_sum_is_not_said_to_be_complete_with_an_agent_that_is_revoked() {
     collector.collected(&received(1, false, 12)).unwrap();
     let text = ok(&mut controller.command(&["status"]));
     assert!(text.contains("here: these agents are revoked"), "{text}");
-    assert!(text.contains("are in no sum: host\n"), "{text}");
+    assert!(text.contains("are not in the sums: host\n"), "{text}");
     assert!(!text.contains(complete), "{text}");
     let sum = controller.json(&["status"])[0].clone();
     assert_eq!(sum["revoked"], serde_json::json!(["host"]));

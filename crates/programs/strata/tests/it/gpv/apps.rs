@@ -238,7 +238,7 @@ fn what_is_lacking_is_said() {
     let trace = labelled("cic2019-webddos");
     let file = vectors_of(&trace, dir.path());
     let said = says(&mut gpv(&["bursts", &file]), 2);
-    assert!(said.contains("carry no high_queue"), "{said}");
+    assert!(said.contains("do not have high_queue"), "{said}");
     let said = says(&mut gpv(&["bursts", &file, "--when", "model:1M"]), 2);
     assert!(said.contains("RATE/BYTES"), "{said}");
     let said = says(&mut gpv(&["bursts", "udp://0.0.0.0:0", "--when", "ecn"]), 2);

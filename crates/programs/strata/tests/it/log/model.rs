@@ -486,7 +486,7 @@ fn a_model_file_takes_the_place_of_another_and_gives_it_back() {
     );
     assert!(std::fs::symlink_metadata(&link).unwrap().is_symlink());
     assert!(
-        succeeds(&["model", "promote", &new, &file]).contains("this file already is that model")
+        succeeds(&["model", "promote", &new, &file]).contains("this file is already this model")
     );
     assert_eq!(read(&kept), first, "the one before stays");
     // There and back again.

@@ -95,7 +95,7 @@ fn the_files_name_decides_its_format_unless_an_option_does() {
     let odd = dir.path().join("x.pcpng");
     let said = refused(strata().arg("export").arg(&log).arg("-w").arg(&odd));
     assert!(
-        said.contains("'.pcpng' names no format") && said.contains("-F"),
+        said.contains("'.pcpng' is not that of a known format") && said.contains("-F"),
         "{said}"
     );
     assert!(!odd.exists());

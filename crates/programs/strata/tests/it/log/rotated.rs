@@ -314,7 +314,7 @@ fn times_that_go_back_or_are_missing_and_files_that_exist() {
     let said = String::from_utf8(output.stderr).unwrap();
     assert!(output.status.success(), "{said}");
     assert!(
-        said.contains("1 packet written to the file of the period after theirs"),
+        said.contains("1 packet written to the file of the next period"),
         "{said}"
     );
     let count = |name: &str| {

@@ -180,7 +180,9 @@ fn without_any_privilege_it_goes_on_recording() {
         send(&namespace, 100);
         wait_for(dir, "packets", |status| received(status) == 100);
         namespace.ip("link del in0");
-        wait_for(dir, "an interface that is gone", |_| events(dir, "is gone"));
+        wait_for(dir, "an interface that is gone", |_| {
+            events(dir, "was removed")
+        });
         namespace.pair("in0", "out0");
         wait_for(dir, "an interface that is back", |_| events(dir, "is back"));
         send(&namespace, 100);
@@ -254,7 +256,7 @@ fn another_user_gets_the_socket_and_not_its_directory() {
     let heard = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(!output.status.success(), "{heard}");
     assert!(
-        heard.contains("cannot write here: make it the owner"),
+        heard.contains("cannot write to this directory: make this user the owner"),
         "{heard}"
     );
     assert_eq!(seen(&theirs).0, 0);

@@ -152,7 +152,7 @@ fn an_unused_interface_is_taken_and_shared_once_it_was_replaced() {
         )
     };
     wait_for(dir.path(), "it is gone", |_| {
-        events().contains("is gone; waiting")
+        events().contains("was removed; waiting")
     });
     pair(&namespace);
     let status = wait_for(dir.path(), "it is back", |status| {

@@ -664,7 +664,7 @@ fn a_disk_that_is_full_ends_it_and_keeps_what_is_written() {
         text.contains("the disk is full: the recording ends"),
         "{text}"
     );
-    assert!(!text.contains("until there is room"), "{text}");
+    assert!(!text.contains("until there is free space"), "{text}");
     let recording = &info(&log)[0];
     assert_eq!(recording["state"], "closed");
     let warnings = recording["warnings"].to_string();

@@ -333,11 +333,7 @@ fn a_switch_that_waits_for_a_relay_that_is_gone_ends_when_it_is_told_to() {
     switch.signal("TERM");
     let ended = switch.ended();
     assert!(!ended.success, "{}", ended.said);
-    assert!(
-        ended.errors.contains("did not come back"),
-        "{}",
-        ended.errors
-    );
+    assert!(ended.errors.contains("did not return"), "{}", ended.errors);
     let (_, logged, dropped) = counted(&ended);
     assert!(logged > 0 && dropped > 0, "{}", ended.said);
 }
@@ -355,13 +351,13 @@ fn a_switch_that_reads_a_file_gives_up_on_a_relay_that_is_gone_for_good() {
     assert!(!relay.ended().success);
     let ended = switch.ended();
     assert!(!ended.success, "{}", ended.said);
-    for said in ["waiting for it for up to 2 s in all", "did not come back"] {
+    for said in ["waiting for it for up to 2 s in all", "did not return"] {
         assert!(ended.errors.contains(said), "{said}: {}", ended.errors);
     }
     let (_, logged, dropped) = counted(&ended);
     assert!(logged > 0 && dropped > 0, "{}", ended.said);
     // If no message was under way when it was killed, all are known.
-    let unknown: u64 = match ended.errors.contains("whether it has them") {
+    let unknown: u64 = match ended.errors.contains("whether they were stored") {
         true => {
             let unknown = ended.said.split("are lost; ").nth(1);
             let unknown = unknown.and_then(|rest| rest.split(" are counted").next());

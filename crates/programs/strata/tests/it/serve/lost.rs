@@ -140,7 +140,7 @@ fn answers_about_a_time_before_the_oldest_packet_say_what_was_deleted() {
     assert_eq!(covered["complete"], true, "{covered:#}");
     let first = covered["from"].as_str().unwrap();
     let said = format!(
-        "{} packets of the log deleted by age: the oldest packet left arrived at {first}",
+        "{} packets of the log deleted by age: the oldest remaining packet arrived at {first}",
         strata_wire::grouped(deleted)
     );
     assert_eq!(covered["remark"], said.as_str());
@@ -161,7 +161,7 @@ fn answers_about_a_time_before_the_oldest_packet_say_what_was_deleted() {
     assert_eq!(rest["packets"], after["packets"]);
     let remark = rest["covered"]["remark"].as_str().unwrap();
     assert!(
-        remark.contains("none is left of the retention class benign"),
+        remark.contains("no packet of the retention class benign remains"),
         "{remark}"
     );
 }

@@ -202,7 +202,7 @@ fn what_is_wrong_with_a_request_is_said_and_all_are_described() {
             "get",
             &["key=10.0.0.99"],
             404,
-            "nothing is known of 10.0.0.99",
+            "the store has no data about 10.0.0.99",
         ),
         ("path", &["flow=10.0.0"], 400, "10.0.0"),
         (

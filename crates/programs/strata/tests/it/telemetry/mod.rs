@@ -238,7 +238,7 @@ fn published_and_packed_reports_are_found_by_other_processes() {
 
     let unknown = failed(&mut telemetry(&store, &["get", "192.0.2.77"]));
     assert!(
-        unknown.contains("nothing is known of 192.0.2.77"),
+        unknown.contains("the store has no data about 192.0.2.77"),
         "{unknown}"
     );
     let said = collector.end();

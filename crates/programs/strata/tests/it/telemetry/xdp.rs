@@ -275,8 +275,10 @@ fn reports_come_by_the_socket_once_the_interface_is_gone() {
     network.send(&[write(0, 2)]);
     wait_status(&store, |status| came(status) == (2, 1));
     let (_, errors) = collector.end_with();
-    let warning =
-        format!("--interface {FAR}: the interface is gone; reports are taken from the socket");
+    let warning = format!(
+        "--interface {FAR}: the interface was removed; reports are received through the \
+            socket"
+    );
     assert!(errors.contains(&warning), "{errors}");
 }
 
@@ -341,7 +343,7 @@ fn what_cannot_be_is_said() {
     refused(
         "lo",
         "192.0.2.2",
-        "without --interface, reports are received by the socket",
+        "without --interface, reports are received through a socket",
     );
     network.host.ip(&format!("link set {FAR} down"));
     refused(FAR, "192.0.2.2", "the interface is down");
@@ -351,7 +353,7 @@ fn what_cannot_be_is_said() {
     refused(
         FAR,
         "192.0.2.2:40050",
-        "without --interface, reports are received by the socket",
+        "without --interface, reports are received through a socket",
     );
     collector.end();
 }

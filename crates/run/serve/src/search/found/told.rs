@@ -99,7 +99,7 @@ pub(crate) struct FlowRow {
     /// The initiator's address: IP or MAC; empty where not dissected.
     src: String,
     dst: String,
-    /// Null if nothing is known about it.
+    /// Null if unknown.
     #[schema(required)]
     src_owner: Option<Owner>,
     #[schema(required)]

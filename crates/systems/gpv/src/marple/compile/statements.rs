@@ -134,7 +134,7 @@ impl<'a> Compiler<'_, 'a> {
             match columns.iter().find(|(known, _)| *known == column) {
                 Some((_, known)) if known.at != slot.at => {
                     let message = format!(
-                        "both {} and {} have a column {column}, and not the same: rename one with map",
+                        "both {} and {} have different columns named {column}: rename one with map",
                         left.0, right.0
                     );
                     return self.wrong(right.1, message);

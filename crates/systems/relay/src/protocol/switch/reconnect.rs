@@ -188,7 +188,7 @@ impl Switch {
     /// [`Switch::take`] until it is ending.
     pub fn give_up(&mut self, source: &BlockSource) {
         if let State::Searching { problem, .. } = &self.state {
-            let failure = format!("the relay did not come back: {problem}");
+            let failure = format!("the relay did not return: {problem}");
             self.report.failure.get_or_insert(failure);
         }
         let mut unknown = std::mem::take(&mut self.unsettled);
