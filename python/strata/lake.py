@@ -68,8 +68,13 @@ PROTECTED = "protected"
 SENSOR_LENGTH = 128
 SENSOR = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{SENSOR_LENGTH - 1}}}")
 # pyiceberg would append the same files again, to a table that has them meanwhile; and it merges
-# manifests only if it is told to, without which each publication adds one to read.
-SETTINGS = {"commit.retry.num-retries": "0", "commit.manifest-merge.enabled": "true"}
+# manifests only if it is told to, without which each publication adds one to read. A manifest of
+# 1 MiB has some 1,300 files: a plan for an hour reads few others (bench/topics/lake.py).
+SETTINGS = {
+    "commit.retry.num-retries": "0",
+    "commit.manifest-merge.enabled": "true",
+    "commit.manifest.target-size-bytes": str(1 << 20),
+}
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ the log has the originals.
 import ipaddress
 import json
 import uuid
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 
 import pyarrow as pa
@@ -61,6 +62,8 @@ class Erased:
     rows_after: int = 0
     # Rows with the host that an engine finds afterwards: 0.
     rows_left: int = 0
+    # Answers of DNS that name the host and are found afterwards: 0.
+    answers_left: int = 0
     # Entries of removed files in the metadata, whose bounds may be the host: 0.
     entries_left: int = 0
     # Flows whose packets may have addresses that the row lacks, as in tunnels.
@@ -75,7 +78,8 @@ class Erased:
     @property
     def is_complete(self) -> bool:
         """Whether nothing of the table has the host any more. The logs are not the table's."""
-        return self.rows_left == 0 and self.entries_left == 0 and self.snapshots_left <= 1
+        left = self.rows_left + self.answers_left + self.entries_left
+        return left == 0 and self.snapshots_left <= 1
 
 
 def address(text: str) -> str:
@@ -119,6 +123,7 @@ def erase(
         done.snapshots_left = len(table.snapshots())
         done.rows_after = _rows(table)
         done.rows_left = _rows_with(table, host)
+        done.answers_left = _answers_with(table, host)
         done.entries_left = _entries_of_removed(table)
         done.flows_in_doubt = _flows_in_doubt(table)
         done.in_logs = sorted(
@@ -138,6 +143,16 @@ def _rows_with(table: Table, host: str) -> int:
         return 0
     ends = Or(*(EqualTo(end, host) for end in ENDS))
     return table.scan(row_filter=ends, selected_fields=ENDS).to_arrow().num_rows
+
+
+def _answers_with(table: Table, host: str) -> int:
+    known = {field.name for field in table.schema().columns}
+    names = tuple(name for name in LISTS if name in known)
+    if not names or table.current_snapshot() is None:
+        return 0
+    batches = table.scan(selected_fields=names).to_arrow_batch_reader()
+    named = (_named_in(pa.Table.from_batches([batch]), host) for batch in batches)
+    return sum(pc.sum(mask).as_py() or 0 for masks in named for mask in masks.values())
 
 
 def _entries_of_removed(table: Table) -> int:
@@ -161,16 +176,24 @@ def _rewritten(
     added, removed = [], []
     for file in all_files(table):
         sensor, hour, retention = part_of(file)
-        with reading(file.file_path), table.io.new_input(file.file_path).open() as opened:
-            source = pq.ParquetFile(opened)
-            if not _has(source, host):
-                continue
-            log_id = table.properties.get(lake.LOG_OF + sensor, "")
+        with ExitStack() as stack:
+            with reading(file.file_path):
+                opened = stack.enter_context(table.io.new_input(file.file_path).open())
+                source = pq.ParquetFile(opened)
+                if not _has(source, host):
+                    continue
+            log_id = table.properties.get(lake.LOG_OF + sensor)
+            if log_id is None:
+                raise LakeError(
+                    f"{name_of(table)}: it is unknown from which log the files of sensor "
+                    f"'{sensor}' are, so a publication would bring the host back: publish the log "
+                    "first"
+                )
             key = replaces(file.file_path) or replaced_by(log_id, file.file_path)
             location = table.location().rstrip("/")
             url = f"{location}/{ERASED}/{key}-{uuid.uuid4().hex}.parquet"
             written.append(url)
-            rows, answers = _write_without(table, source, host, url)
+            rows, answers = _write_without(table, source, host, (file.file_path, url))
         size = len(table.io.new_input(url))
         done.files.append(Replaced(file.file_path, url, file.record_count, rows, answers))
         added.append(data_file(table, PartFile(url, size, hour, retention), sensor))
@@ -203,19 +226,23 @@ def _has(source: pq.ParquetFile, host: str) -> bool:
     return False
 
 
-def _write_without(table: Table, source: pq.ParquetFile, host: str, url: str) -> tuple[int, int]:
-    """Writes the file's rows without the host. Returns the number of rows left out, and of answers
-    that named the host."""
+def _write_without(
+    table: Table, source: pq.ParquetFile, host: str, urls: tuple[str, str]
+) -> tuple[int, int]:
+    """Writes the rows of the first file without the host, as the second. Returns the number of
+    rows left out, and of answers that named the host."""
+    url, copy = urls
     schema = source.schema_arrow
     about = {key: value for key, value in (schema.metadata or {}).items() if key != COUNTS}
     schema = schema.with_metadata(about)
     erased = answers = 0
     with (
-        table.io.new_output(url).create() as opened,
+        table.io.new_output(copy).create() as opened,
         pq.ParquetWriter(opened, schema, compression="zstd") as to,
     ):
         for group in range(source.num_row_groups):
-            rows = source.read_row_group(group)
+            with reading(url):
+                rows = source.read_row_group(group)
             kept = rows.filter(pc.invert(_of_host(rows, host)))
             erased += rows.num_rows - kept.num_rows
             for name, named in _named_in(kept, host).items():
@@ -242,8 +269,11 @@ def printed(host: str, found: list[Erased], as_json: bool) -> str:
             f"that others replace: {one.rows_before:,} rows before, {one.rows_after:,} after, "
             f"{one.rows_left:,} with the host"
         )
-        if answers:
-            lines.append(f"  {answers:,} answers of DNS to others named it: they are NULL now")
+        if answers or one.answers_left:
+            lines.append(
+                f"  {answers:,} answers of DNS to others named it: they are NULL now; "
+                f"{one.answers_left:,} are left"
+            )
         lines += [
             f"  {file.file}: {file.rows_erased:,} of {file.rows:,} rows; now {file.by}"
             for file in one.files

@@ -212,7 +212,7 @@ def change(
 
 
 def merge_manifests(table: Table, at_least: int) -> Table:
-    """Writes the manifests of the current snapshot anew, up to 8 MB together in one, if there are
+    """Writes the manifests of the current snapshot anew, up to 1 MiB together in one, if there are
     that many: fewer to read for a plan, and without entries of files that were removed."""
     for attempt in range(ATTEMPTS):
         snapshot = table.current_snapshot()

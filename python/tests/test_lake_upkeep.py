@@ -365,6 +365,18 @@ def test_a_tag_that_keeps_the_host_is_reported(tmp_path, site):
     assert not json.loads(lake_erasure.printed(HOST, [packets, flows], True))["complete"]
 
 
+def test_files_of_an_unknown_log_are_not_erased(tmp_path, site):
+    made = forged.log(tmp_path / "log")
+    publish(made, site)
+    with load(site, "packets").transaction() as transaction:
+        transaction.remove_properties(lake.LOG_OF + "edge")
+    with pytest.raises(lake.LakeError, match="publish the log "):
+        erase(site)
+    assert of_table(site, "packets") == of_log(made, "packets")
+    publish(made, site)
+    assert all(one.is_complete for one in erase(site))
+
+
 def test_what_is_not_an_address_is_refused(site):
     for text in ("", "host", "10.0.0", "10.0.0.0/8", "fe80::1%eth0'"):
         with pytest.raises(lake.LakeError, match="IPv4 or IPv6 address"):
