@@ -25,6 +25,7 @@ from .lake_files import (
     LakeError,
     PartFile,
     all_files,
+    column_of,
     data_file,
     reading,
     replaced_by,
@@ -33,7 +34,7 @@ from .lake_files import (
 from .lake_upkeep import change, expire_snapshots, merge_manifests, name_of, part_of, tables
 
 ENDS = ("src", "dst")
-# JSON lists of addresses, in which a host's name for others is looked up.
+# JSON lists of addresses, which may be in flows of other hosts.
 LISTS = ("dns_answers",)
 # Values of a file's metadata that count its rows: they are not those of the rewritten file.
 COUNTS = b"strata.counts"
@@ -108,14 +109,20 @@ def erase(
         def without(
             table: Table, done: Erased = done, written: list[str] = written
         ) -> tuple[list[DataFile], list[DataFile]]:
-            # Of an attempt that others were faster than.
+            if not written:
+                return _rewritten(table, host, done, written)
+            listed = {file.file_path for file in all_files(table)}
+            if listed.issuperset(written):
+                # The last commit succeeded, although the catalog did not say so.
+                return [], []
+            # Another commit was faster: these files are in no snapshot.
             for url in written:
                 table.io.delete(url)
             written.clear()
             done.files.clear()
             return _rewritten(table, host, done, written)
 
-        table, _, removed = change(table, without, {lake.ERASURES: "1"})
+        table, _, _ = change(table, without, {lake.ERASURES: "1"})
         # Entries of removed files have their bounds, which may be the host.
         table = merge_manifests(table, 2)
         done.snapshots_expired, done.files_deleted = expire_snapshots(table, None)
@@ -126,9 +133,7 @@ def erase(
         done.answers_left = _answers_with(table, host)
         done.entries_left = _entries_of_removed(table)
         done.flows_in_doubt = _flows_in_doubt(table)
-        done.in_logs = sorted(
-            file.file_path for file in removed if replaces(file.file_path) is None
-        )
+        done.in_logs = sorted(one.file for one in done.files if replaces(one.file) is None)
         found.append(done)
     return found
 
@@ -141,18 +146,25 @@ def _rows_with(table: Table, host: str) -> int:
     """As an engine counts them."""
     if table.current_snapshot() is None:
         return 0
-    ends = Or(*(EqualTo(end, host) for end in ENDS))
-    return table.scan(row_filter=ends, selected_fields=ENDS).to_arrow().num_rows
+    source, target = _columns(table, ENDS)
+    ends = Or(EqualTo(source, host), EqualTo(target, host))
+    return table.scan(row_filter=ends, selected_fields=(source, target)).to_arrow().num_rows
+
+
+def _columns(table: Table, names: tuple[str, ...]) -> tuple[str, ...]:
+    """The names in the table of columns that files have under these names, as far as there are
+    any."""
+    found = (column_of(table, name) for name in names)
+    return tuple(column.name for column in found if column is not None)
 
 
 def _answers_with(table: Table, host: str) -> int:
-    known = {field.name for field in table.schema().columns}
-    names = tuple(name for name in LISTS if name in known)
+    names = _columns(table, LISTS)
     if not names or table.current_snapshot() is None:
         return 0
     batches = table.scan(selected_fields=names).to_arrow_batch_reader()
-    named = (_named_in(pa.Table.from_batches([batch]), host) for batch in batches)
-    return sum(pc.sum(mask).as_py() or 0 for masks in named for mask in masks.values())
+    columns = (column for batch in batches for column in batch.columns)
+    return sum(pc.sum(_names_host(column, host)).as_py() or 0 for column in columns)
 
 
 def _entries_of_removed(table: Table) -> int:
@@ -162,11 +174,10 @@ def _entries_of_removed(table: Table) -> int:
 
 
 def _flows_in_doubt(table: Table) -> int:
-    column = "hides_addresses"
-    known = {field.name for field in table.schema().columns}
-    if column not in known or table.current_snapshot() is None:
+    columns = _columns(table, ("hides_addresses",))
+    if not columns or table.current_snapshot() is None:
         return 0
-    return table.scan(row_filter=EqualTo(column, True), selected_fields=(column,)).count()
+    return table.scan(row_filter=EqualTo(columns[0], True), selected_fields=columns).count()
 
 
 def _rewritten(
@@ -203,11 +214,11 @@ def _rewritten(
 
 def _named_in(rows: pa.Table, host: str) -> dict[str, pa.Array]:
     """Rows whose lists of addresses have the host, by column."""
-    return {
-        name: pc.fill_null(pc.match_substring(rows[name], json.dumps(host)), False)
-        for name in LISTS
-        if name in rows.column_names
-    }
+    return {name: _names_host(rows[name], host) for name in LISTS if name in rows.column_names}
+
+
+def _names_host(lists: pa.Array | pa.ChunkedArray, host: str) -> pa.Array:
+    return pc.fill_null(pc.match_substring(lists, json.dumps(host)), False)
 
 
 def _of_host(rows: pa.Table, host: str) -> pa.Array:

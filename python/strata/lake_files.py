@@ -174,6 +174,12 @@ def _names(table: Table) -> dict[str, int]:
     return names | {column.name: column.field_id for column in table.schema().columns}
 
 
+def column_of(table: Table, name: str) -> NestedField | None:
+    """The column of the table that files have under this name, whatever its name is now."""
+    field_id = _names(table).get(name)
+    return None if field_id is None else table.schema().find_field(field_id)
+
+
 def data_file(table: Table, file: PartFile, sensor: str) -> DataFile:
     """A file of a log as one of the table, with its rows and bounds."""
     metadata = table.metadata

@@ -21,7 +21,7 @@ from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
 from . import lake
-from .lake_files import PARTITIONS, LakeError, PartFile, all_files, replaces
+from .lake_files import PARTITIONS, LakeError, PartFile, all_files, column_of, replaces
 
 # Files below this size cost an engine more than they hold.
 SMALL_BYTES = 1 << 20
@@ -114,7 +114,7 @@ def status(
     now_s = time.time() if now_s is None else now_s
     found = []
     for table in tables(lake.catalog(catalog_name, warehouse), namespace):
-        column = table.schema().find_field(NEWEST[table.name()[-1]])
+        column = column_of(table, NEWEST[table.name()[-1]])
         sensors: dict[str, Sensor] = {}
         for file in all_files(table):
             name, hour, retention = part_of(file)
@@ -126,8 +126,8 @@ def status(
             one.first_hour = min(one.first_hour, hour)
             one.last_hour = max(one.last_hour, hour)
             one.retention[retention] = one.retention.get(retention, 0) + file.record_count
-            bound = (file.upper_bounds or {}).get(column.field_id)
-            if bound is not None:
+            bound = (file.upper_bounds or {}).get(column.field_id) if column else None
+            if column and bound is not None:
                 newest_us = from_bytes(column.field_type, bound)
                 one.newest_us = max(newest_us, one.newest_us or newest_us)
         for one in sensors.values():
@@ -245,17 +245,18 @@ def expire_snapshots(table: Table, before_s: float | None) -> tuple[int, int]:
         before_s = newest_ms / MS_PER_S + 1
     then = datetime.fromtimestamp(before_s, UTC)
     had = _files_of_snapshots(table, table.snapshots())
-    before = len(table.snapshots())
+    before = {one.snapshot_id for one in table.snapshots()}
     table.maintenance.expire_snapshots().older_than(then).commit()
     table = table.refresh()
     left = table.snapshots()
-    if len(left) == before:
+    gone = before - {one.snapshot_id for one in left}
+    if not gone:
         return 0, 0
     # Also of snapshots that others have committed meanwhile.
     deleted = had - _files_of_snapshots(table, left)
     for location in deleted:
         table.io.delete(location)
-    return before - len(left), len(deleted)
+    return len(gone), len(deleted)
 
 
 def _files_of_snapshots(table: Table, snapshots: Iterable[Snapshot]) -> set[str]:

@@ -13,7 +13,7 @@ import duckdb
 import forged
 import pyarrow.parquet as pq
 import pytest
-from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException
 
 from strata import lake, lake_erasure, lake_upkeep, lake_watch, log
 
@@ -301,6 +301,25 @@ def test_no_bound_in_the_metadata_is_the_host(tmp_path, site):
     assert host not in bounds()
 
 
+def test_columns_that_were_renamed_are_found(tmp_path, site):
+    made = forged.log(tmp_path / "log")
+    publish(made, site)
+    renamed = {"src": "sender", "dns_answers": "answers", "last_time": "ended", "time": "arrived"}
+    for kind in log.TABLES:
+        with load(site, kind).update_schema() as update:
+            for name, *_ in forged.COLUMNS[kind]:
+                if name in renamed:
+                    update.rename_column(name, renamed[name])
+    for one in lake_upkeep.status(site[0], "site", warehouse=site[1], now_s=BEGAN_S):
+        assert one.sensors[0].behind_s < 0
+    for one, kind in zip(erase(site), log.TABLES, strict=True):
+        assert one.is_complete and one.rows_after == sum(without_host(made, kind).values())
+        found = load(site, kind).scan().to_arrow()
+        assert HOST not in found["sender"].to_pylist() + found["dst"].to_pylist()
+        if kind == "flows":
+            assert not any(f'"{HOST}"' in (text or "") for text in found["answers"].to_pylist())
+
+
 def test_a_second_host_leaves_no_file_of_the_first_erasure(tmp_path, site):
     made = forged.log(tmp_path / "log")
     publish(made, site)
@@ -353,6 +372,22 @@ def test_an_erasure_that_others_are_faster_than_leaves_nothing_behind(tmp_path, 
         for task in load(site, kind).scan().plan_files()
     }
     assert {path for path in on_disk(site) if "/erased/" in path} == listed
+
+
+def test_an_erasure_whose_commit_is_unknown_is_not_repeated(tmp_path, site, monkeypatch):
+    made = forged.log(tmp_path / "log")
+    publish(made, site)
+    commit = lake.commit
+
+    def unknown(*arguments):
+        commit(*arguments)
+        raise CommitStateUnknownException("no answer")
+
+    monkeypatch.setattr(lake, "commit", unknown)
+    done = erase(site)
+    for one, kind in zip(done, log.TABLES, strict=True):
+        assert one.is_complete and len(one.files) == len(one.in_logs) == 6
+        assert of_table(site, kind) == without_host(made, kind)
 
 
 def test_a_tag_that_keeps_the_host_is_reported(tmp_path, site):
