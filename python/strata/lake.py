@@ -16,13 +16,11 @@ import re
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.exceptions import (
     CommitFailedException,
@@ -33,52 +31,50 @@ from pyiceberg.exceptions import (
     ValidationException,
 )
 from pyiceberg.expressions import And, EqualTo, In, NotEqualTo, Or
-from pyiceberg.io.pyarrow import (
-    compute_statistics_plan,
-    data_file_statistics_from_parquet_metadata,
-    parquet_path_to_id_mapping,
-    pyarrow_to_schema,
-)
-from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
+from pyiceberg.manifest import DataFile
 from pyiceberg.partitioning import PartitionField, PartitionSpec
-from pyiceberg.schema import Schema
 from pyiceberg.table import Table
-from pyiceberg.table.name_mapping import MappedField, NameMapping
 from pyiceberg.transforms import IdentityTransform
-from pyiceberg.typedef import Record
-from pyiceberg.types import NestedField, StringType
 from sqlalchemy.exc import DatabaseError, IntegrityError
 
 from . import log as logs
+from .lake_files import (
+    PARTITIONS,
+    LakeError,
+    PartFile,
+    all_files,
+    arrow_schema,
+    data_file,
+    part_files,
+    reading,
+    replaced_by,
+    replaces,
+    table_schema,
+    widened,
+)
 
 TABLES = logs.TABLES
-# Columns of the tables that data files do not have: the values of partitions.
-PARTITIONS = ("sensor", "hour", "retention")
-# Their field ids, beyond those of the files' columns.
-PARTITION_ID = 1001
 # Attempts to commit while other sensors commit too.
 ATTEMPTS = 50
 # The property of a table that holds the identity of a sensor's log begins with this.
 LOG_OF = "strata.log."
+# The property of a table with what `strata lake expire` keeps, and that of one from which
+# `strata lake erase` has removed a host.
+KEEP = "strata.keep"
+ERASURES = "strata.erasures"
+# The retention class of flows that a policy protects.
+PROTECTED = "protected"
 # Letters, digits, '.', '_' and '-', up to this length; see `check_sensor`.
 SENSOR_LENGTH = 128
 SENSOR = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{SENSOR_LENGTH - 1}}}")
-# pyiceberg would append the same files again, to a table that has them meanwhile.
-NO_RETRIES = {"commit.retry.num-retries": "0"}
-
-
-class LakeError(RuntimeError):
-    """The log cannot be published. The text says why, and what to do."""
-
-
-@dataclass(frozen=True)
-class PartFile:
-    """A data file of a log."""
-
-    url: str
-    bytes: int
-    hour: str
-    retention: str
+# pyiceberg would append the same files again, to a table that has them meanwhile; and it merges
+# manifests only if it is told to, without which each publication adds one to read. A manifest of
+# 1 MiB has some 1,300 files: a plan for an hour reads few others (bench/topics/lake.py).
+SETTINGS = {
+    "commit.retry.num-retries": "0",
+    "commit.manifest-merge.enabled": "true",
+    "commit.manifest.target-size-bytes": str(1 << 20),
+}
 
 
 @dataclass(frozen=True)
@@ -121,60 +117,18 @@ def check_sensor(name: str) -> None:
         )
 
 
-@contextmanager
-def _reading(what: str | Path) -> Iterator[None]:
-    """Turns errors of reading a log into `LakeError`: they are not the catalog's."""
-    try:
-        yield
-    except (OSError, KeyError, ValueError, pa.ArrowException) as error:
-        raise LakeError(
-            f"{what}: cannot read this file of the log: {error}; `strata verify` checks the log"
-        ) from error
-
-
 def identity(log: Path) -> str:
     """What tells this log from all others, wherever it is."""
     # Raises an error if there is no log.
     logs.files(log, "packets")
     manifest = log / "manifest.json"
-    with _reading(manifest):
+    with reading(manifest):
         recordings = json.loads(manifest.read_text())["recordings"]
     if not recordings:
         raise LakeError(f"{log}: nothing was recorded yet")
     first = recordings[0]
     of = json.dumps([first["started_ns"], first["hash_seed"]])
     return hashlib.sha256(of.encode()).hexdigest()[:32]
-
-
-def part_files(log: Path, table: str) -> list[PartFile]:
-    """The files of a table of a log, as `archive.json` lists them now."""
-    archive = log / "archive.json"
-    if not archive.exists():
-        raise LakeError(f"{log}: nothing is compacted yet: run `strata compact {log}`")
-    found = []
-    with _reading(archive):
-        parts = json.loads(archive.read_text())["parts"]
-        files = [
-            (file["name"], file["kind"], file["bytes"], part["hour"], part["retention"])
-            for part in parts
-            for file in part["files"]
-        ]
-    for name, kind, size, hour, retention in files:
-        if kind == table:
-            if name.endswith(".age"):
-                raise LakeError(
-                    f"{log}: the log is encrypted, so no engine can read its files: query it "
-                    f"with `strata query {log} --key FILE`"
-                )
-            # Locations are plain text: nothing in them is escaped.
-            url = name if "://" in name else f"file://{log.resolve() / name}"
-            if "#" in url or "?" in url:
-                raise LakeError(
-                    f"{url}: no engine can open a file with # or ? in its path: rename the "
-                    "directory"
-                )
-            found.append(PartFile(url, size, hour, retention))
-    return found
 
 
 def publish(
@@ -217,9 +171,10 @@ def _table(lake: Catalog, name: str, files: list[PartFile]) -> Table | None:
     if not files:
         return None
     # The newest file: older ones lack columns.
-    schema, mapping = _schema(lake, files[-1])
+    newest = files[-1].url
+    schema, mapping = table_schema(arrow_schema(lake._load_file_io({}, newest), newest))
     fields = [
-        PartitionField(PARTITION_ID + at, 1000 + at, IdentityTransform(), column)
+        PartitionField(schema.find_field(column).field_id, 1000 + at, IdentityTransform(), column)
         for at, column in enumerate(PARTITIONS)
     ]
     try:
@@ -230,28 +185,12 @@ def _table(lake: Catalog, name: str, files: list[PartFile]) -> Table | None:
             properties={
                 "format-version": "2",
                 "schema.name-mapping.default": mapping.model_dump_json(),
-                **NO_RETRIES,
+                **SETTINGS,
             },
         )
     except TableAlreadyExistsError:
         # By another sensor, at the same time.
         return lake.load_table(name)
-
-
-def _schema(lake: Catalog, file: PartFile) -> tuple[Schema, NameMapping]:
-    """The columns of a data file, with ids in their order, and those of partitions."""
-    io = lake._load_file_io({}, file.url)
-    with _reading(file.url), io.new_input(file.url).open() as opened:
-        arrow = pq.read_schema(opened).remove_metadata()
-    mapping = NameMapping(
-        [MappedField(field_id=at, names=[name]) for at, name in enumerate(arrow.names, start=1)]
-    )
-    columns = pyarrow_to_schema(arrow, name_mapping=mapping).fields
-    partitions = [
-        NestedField(PARTITION_ID + at, column, StringType(), required=False)
-        for at, column in enumerate(PARTITIONS)
-    ]
-    return Schema(*columns, *partitions), mapping
 
 
 def _synchronise(
@@ -261,9 +200,9 @@ def _synchronise(
     it has them."""
     name = ".".join(table.name())
     mine = LOG_OF + sensor
-    if any(table.properties.get(key) != value for key, value in NO_RETRIES.items()):
+    if any(table.properties.get(key) != value for key, value in SETTINGS.items()):
         with table.transaction() as transaction:
-            transaction.set_properties(NO_RETRIES)
+            transaction.set_properties(SETTINGS)
         table = table.refresh()
     made: dict[PartFile, DataFile] = {}
     for attempt in range(ATTEMPTS):
@@ -279,7 +218,9 @@ def _synchronise(
             there[file.file_path] += 1
             listed[file.file_path] = file
         # Read after the table: a publication of an earlier state cannot be committed over a later.
-        wanted = {file.url: file for file in part_files(log, kind)}
+        of_log = [file for file in part_files(log, kind) if not is_expired(table, file)]
+        stand_ins = _stand_ins(table, sensor, log_id, of_log)
+        wanted = {file.url: file for file in (stand_ins.get(one.url, one) for one in of_log)}
         others, elsewhere = _elsewhere(table, sensor, log_id, wanted)
         if others and not replace:
             raise LakeError(_is_elsewhere(name, sensor, others))
@@ -299,21 +240,22 @@ def _synchronise(
         if not added and not removed and not renamed and before == log_id:
             return _published(table, sensor, 0, 0)
         try:
-            table = _widened(table, added)
+            if added:
+                table = widened(table, added[-1])
             for file in added:
                 if file not in made:
-                    made[file] = _data_file(table, file, sensor)
+                    made[file] = data_file(table, file, sensor)
         except (CommitFailedException, CommitStateUnknownException):
             # Another one has changed the columns.
             table = table.refresh()
             continue
         except LakeError:
-            if set(added) <= set(part_files(log, kind)):
+            if set(added) <= {*part_files(log, kind), *stand_ins.values()}:
                 raise
             # Compaction or `prune` has deleted the file meanwhile.
             continue
         try:
-            _commit(table, [made[file] for file in added], removed, {mine: log_id}, renamed)
+            commit(table, [made[file] for file in added], removed, {mine: log_id}, renamed)
             return _published(table, sensor, len(added), len(removed))
         except (CommitFailedException, CommitStateUnknownException, ValidationException):
             # Another one was faster, or it is not known: the table now says what is left to do.
@@ -332,15 +274,55 @@ def _elsewhere(
     ids = table.properties.items()
     keys = [key for key, value in ids if key.startswith(LOG_OF) and value == log_id]
     others = {key.removeprefix(LOG_OF) for key in keys} - {sensor}
-    found: list[DataFile] = []
-    if table.current_snapshot() is not None and (others or wanted):
+    listed: Iterable[DataFile] = ()
+    if ERASURES in table.properties:
+        listed = (file for file in all_files(table) if _sensor_of(file) != sensor)
+    elif table.current_snapshot() is not None and (others or wanted):
         hours = {file.hour for file in wanted.values()}
         theirs = Or(In("sensor", others), In("hour", hours))
         scan = table.scan(row_filter=And(NotEqualTo("sensor", sensor), theirs))
-        for task in scan.plan_files():
-            if _sensor_of(task.file) in others or task.file.file_path in wanted:
-                found.append(task.file)
+        listed = (task.file for task in scan.plan_files())
+    found = [file for file in listed if _sensor_of(file) in others or file.file_path in wanted]
     return sorted(others | {_sensor_of(file) for file in found}), found
+
+
+def _stand_ins(
+    table: Table, sensor: str, log_id: str, of_log: list[PartFile]
+) -> dict[str, PartFile]:
+    """The files that `strata lake erase` wrote in place of files of this log, by the URLs of
+    those: as long as the log has these, they are not in the table again."""
+    if ERASURES not in table.properties:
+        return {}
+    ids = table.properties.items()
+    keys = [key for key, value in ids if key.startswith(LOG_OF) and value == log_id]
+    replaced = {replaced_by(log_id, file.url): file for file in of_log}
+    found = {}
+    for name in {sensor, *(key.removeprefix(LOG_OF) for key in keys)}:
+        for file in _files_of(table, name):
+            original = replaced.get(replaces(file.file_path) or "")
+            if original is not None:
+                found[original.url] = PartFile(
+                    file.file_path, file.file_size_in_bytes, original.hour, original.retention
+                )
+    return found
+
+
+def kept_s(table: Table) -> dict[str, int]:
+    """How long the table keeps each retention class, in seconds; "" is any other class."""
+    return json.loads(table.properties.get(KEEP, "{}"))
+
+
+def is_expired(table: Table, file: PartFile, now_s: float | None = None) -> bool:
+    """Whether all packets of the file are older than the table keeps those of its class: those
+    of an hour arrived before its end. Protected ones stay unless their class has a limit."""
+    kept = kept_s(table)
+    limit_s = kept.get(file.retention)
+    if limit_s is None and file.retention != PROTECTED:
+        limit_s = kept.get("")
+    if limit_s is None:
+        return False
+    began = datetime.strptime(file.hour, "%Y-%m-%dT%H").replace(tzinfo=UTC)
+    return began.timestamp() + 3600 + limit_s < (time.time() if now_s is None else now_s)
 
 
 def _sensor_of(file: DataFile) -> str:
@@ -357,13 +339,15 @@ def _is_elsewhere(table: str, sensor: str, others: list[str]) -> str:
     )
 
 
-def _commit(
+def commit(
     table: Table,
     added: list[DataFile],
     removed: list[DataFile],
     properties: dict[str, str],
     forgotten: list[str],
 ) -> None:
+    """Changes files and properties in one snapshot; raises an error of the catalog if another one
+    was committed since the table was read."""
     with table.transaction() as transaction:
         transaction.set_properties(properties)
         if forgotten:
@@ -371,7 +355,7 @@ def _commit(
         if not added and not removed:
             return
         update = transaction.update_snapshot()
-        with update.overwrite() if removed else update.fast_append() as snapshot:
+        with update.overwrite() if removed else update.merge_append() as snapshot:
             if removed:
                 # All manifests with their files: of two files with one path, pyiceberg would look
                 # for the partition of one.
@@ -386,6 +370,9 @@ def _commit(
 def _files_of(table: Table, sensor: str) -> Iterator[DataFile]:
     if table.current_snapshot() is None:
         return
+    if ERASURES in table.properties:
+        yield from (file for file in all_files(table) if _sensor_of(file) == sensor)
+        return
     for task in table.scan(row_filter=EqualTo("sensor", sensor)).plan_files():
         yield task.file
 
@@ -394,52 +381,6 @@ def _published(table: Table, sensor: str, added: int, removed: int) -> Published
     files = list(_files_of(table.refresh(), sensor))
     rows = sum(file.record_count for file in files)
     return Published(".".join(table.name()), len(files), rows, added, removed)
-
-
-def _widened(table: Table, added: list[PartFile]) -> Table:
-    """The table, with the columns that only later versions of Strata write."""
-    if not added:
-        return table
-    newest = added[-1]
-    with _reading(newest.url), table.io.new_input(newest.url).open() as opened:
-        arrow = pq.read_schema(opened).remove_metadata()
-    known = {column.name for column in table.schema().columns}
-    if set(arrow.names) <= known:
-        return table
-    with table.update_schema() as update:
-        update.union_by_name(arrow)
-    return table.refresh()
-
-
-def _data_file(table: Table, file: PartFile, sensor: str) -> DataFile:
-    metadata = table.metadata
-    with _reading(file.url), table.io.new_input(file.url).open() as opened:
-        footer = pq.read_metadata(opened)
-    known = {column.name for column in table.schema().columns}
-    new = [name for name in footer.schema.to_arrow_schema().names if name not in known]
-    if new:
-        raise LakeError(
-            f"{file.url}: has columns that the table lacks ({', '.join(new)}): it was written by "
-            "another version of Strata: publish into another --namespace"
-        )
-    statistics = data_file_statistics_from_parquet_metadata(
-        parquet_metadata=footer,
-        stats_columns=compute_statistics_plan(metadata.schema(), metadata.properties),
-        parquet_column_mapping=parquet_path_to_id_mapping(metadata.schema()),
-    )
-    values: dict[str, Any] = statistics.to_serialized_dict()
-    return DataFile.from_args(
-        content=DataFileContent.DATA,
-        file_path=file.url,
-        file_format=FileFormat.PARQUET,
-        partition=Record(sensor, file.hour, file.retention),
-        file_size_in_bytes=file.bytes,
-        sort_order_id=None,
-        spec_id=metadata.default_spec_id,
-        equality_ids=None,
-        key_metadata=None,
-        **values,
-    )
 
 
 def printed(published: Iterable[Published], problem: str | None, as_json: bool) -> str:

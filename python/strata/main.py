@@ -4,7 +4,6 @@ import argparse
 import json
 import logging
 import os
-import re
 import signal
 import sys
 import warnings
@@ -12,6 +11,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from . import lakeline
 from .program import ProgramError
 from .snapshots import Named, SnapshotError
 
@@ -215,14 +215,7 @@ def parser() -> argparse.ArgumentParser:
     flows.add_argument("--jobs", type=int, default=2, metavar="N")
     flows.add_argument("--json", action="store_true")
 
-    publish = commands.add_parser("publish", help="logs of sensors as Iceberg tables")
-    publish.add_argument("log", type=Path)
-    publish.add_argument("--catalog", required=True, metavar="URI")
-    publish.add_argument("--warehouse", metavar="URI")
-    publish.add_argument("--namespace", required=True, metavar="NAME")
-    publish.add_argument("--sensor", required=True, metavar="NAME")
-    publish.add_argument("--replace", action="store_true")
-    publish.add_argument("--json", action="store_true")
+    lakeline.add(commands)
     return whole
 
 
@@ -418,38 +411,6 @@ def _flows(args: argparse.Namespace) -> None:
     print(flows.printed(judged, args.json))
 
 
-def _publish(args: argparse.Namespace) -> None:
-    try:
-        from . import lake
-    except ModuleNotFoundError as error:
-        raise ProgramError(
-            f"publishing needs the Python package {error.name}: run `make python`, or "
-            "pip install './python[lake]'"
-        ) from error
-    from .log import LogError, not_compacted
-
-    try:
-        published = lake.publish(
-            args.log,
-            args.catalog,
-            args.namespace,
-            args.sensor,
-            warehouse=args.warehouse,
-            replace=args.replace,
-        )
-    except (lake.LakeError, LogError) as error:
-        raise ProgramError(str(error)) from error
-    except Exception as error:
-        # Of catalogs, databases and stores, whose errors have nothing in common.
-        name = re.sub("//[^/@]*@", "//...@", args.catalog)
-        raise ProgramError(f"{name}: {type(error).__name__}: {error}") from error
-    left = not_compacted(args.log)
-    problem = lake.not_there(args.log, left) if left else None
-    print(lake.printed(published, problem, args.json))
-    if problem:
-        warnings.warn(problem, stacklevel=2)
-
-
 def end_on_signals() -> None:
     """From now on, SIGINT and SIGTERM end the command with `KeyboardInterrupt`. The terminal and
     the program that started this one may both send it: further ones must not end the removal of
@@ -478,7 +439,7 @@ def main(arguments: list[str] | None = None) -> None:
         "default": _default,
         "tune": _tune,
         "flows": _flows,
-        "publish": _publish,
+        **lakeline.COMMANDS,
     }
     try:
         commands[args.command](args)

@@ -2,7 +2,7 @@
 //! time, with only the columns that are wanted.
 
 use strata_store::{BlockFile, Damage, Log, Recording, Select, StoreError};
-use strata_tables::{Coded, Coding, Column, Spec, Values};
+use strata_tables::{Coded, Coding, Column, Spec, Values, field_ids_by_place};
 
 use crate::columns::addresses::addresses;
 use crate::columns::filler::{Filler, Filling, keeps};
@@ -11,6 +11,12 @@ use crate::error::ArchiveError;
 use crate::flows::{self, FlowColumn};
 use crate::jobs::intake::{Ended, Intake, Runs};
 use crate::run::{RUN_PACKETS, Run, u32_of};
+
+// Tables of many logs know a column by its field id, for as long as they exist: a column that is added has an id of its
+// own (`Spec::field_id`). The three ids that follow these are those of `sensor`, `hour` and `retention`, which only
+// Iceberg tables have (`python/strata/lake.py`), so ids of added columns begin at 49 in `packets` and at 61 in `flows`.
+const _: () = assert!(field_ids_by_place(PacketColumn::SPECS) == 45);
+const _: () = assert!(field_ids_by_place(FlowColumn::SPECS) == 57);
 
 /// A table of a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

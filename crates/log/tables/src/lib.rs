@@ -28,6 +28,7 @@ pub use error::{Interrupted, Source, TableError};
 pub use parallel::in_parallel;
 pub use reader::TableReader;
 pub use spec::{
-    Coding, Element, ElementForm, Kind, NS_PER_MICRO, Narrows, Spec, Unit, below_micros,
+    Coding, Element, ElementForm, Kind, NS_PER_MICRO, Narrows, Spec, Unit, below_micros, field_ids,
+    field_ids_by_place,
 };
 pub use writer::TableWriter;

@@ -205,6 +205,8 @@ pub struct Spec {
     /// Whether it is made from header contents, which takes half of the time: tables of block files
     /// parse headers only for such columns.
     pub of_headers: bool,
+    /// Its field id in files, if [its place](field_ids) does not decide.
+    pub field_id: Option<i32>,
 }
 
 impl Spec {
@@ -228,6 +230,7 @@ impl Spec {
             narrows: None,
             of_run: false,
             of_headers: false,
+            field_id: None,
         }
     }
 
@@ -296,6 +299,14 @@ impl Spec {
         self
     }
 
+    /// The same column, with this field id in files; of a time, its nanoseconds have the next one. A column that is
+    /// added to a table needs it, since its place is not that of the others' ids.
+    #[must_use]
+    pub const fn field_id(mut self, id: i32) -> Self {
+        self.field_id = Some(id);
+        self
+    }
+
     /// The same column, made from headers.
     #[must_use]
     pub const fn of_headers(mut self) -> Self {
@@ -304,10 +315,41 @@ impl Spec {
     }
 }
 
+/// The field ids of a file's columns, of a time two: by them, tables of many files (Iceberg) know a column whatever it
+/// is called. Columns without an id of their own are numbered from 1 in the order of the table.
+#[must_use]
+pub fn field_ids(specs: &[Spec]) -> Vec<i32> {
+    let mut next = 1;
+    let ids = specs.iter().flat_map(|spec| {
+        let first = spec.field_id.unwrap_or(next);
+        let columns = if spec.kind == Kind::Time { 2 } else { 1 };
+        if spec.field_id.is_none() {
+            next += columns;
+        }
+        first..first + columns
+    });
+    ids.collect()
+}
+
+/// The number of [field ids](field_ids) that the order of the table decides, so that a table can assert at compile time
+/// that a column was added with an id of its own.
+#[must_use]
+pub const fn field_ids_by_place(specs: &[Spec]) -> usize {
+    let (mut count, mut at) = (0, 0);
+    while at < specs.len() {
+        if specs[at].field_id.is_none() {
+            count += specs[at].file_columns();
+        }
+        at += 1;
+    }
+    count
+}
+
 /// Declares the columns of a table: an enum of their names in the program, in the order of the
 /// table, and their specs. `$declared` has a [`Spec`](crate::Spec) in `spec`.
 ///
-/// A column added later must be [`Spec::or_null`]: the files of older logs do not have it.
+/// A column added later must be [`Spec::or_null`]: the files of older logs do not have it; and it has a
+/// [`Spec::field_id`].
 #[macro_export]
 macro_rules! columns {
     (
@@ -357,4 +399,20 @@ macro_rules! columns {
             }
         }
     };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const A: Spec = Spec::new("a", Kind::Time, Coding::Plain, "");
+    const B: Spec = Spec::new("b", Kind::Int32, Coding::Plain, "");
+
+    #[test]
+    fn a_column_that_is_added_leaves_the_others_their_field_ids() {
+        assert_eq!(field_ids(&[A, B, A]), [1, 2, 3, 4, 5]);
+        let added = [A.field_id(20), A, B.field_id(9), B, A];
+        assert_eq!(field_ids(&added), [20, 21, 1, 2, 9, 3, 4, 5]);
+        assert_eq!(field_ids_by_place(&added), field_ids_by_place(&[A, B, A]));
+    }
 }

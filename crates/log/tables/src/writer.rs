@@ -22,7 +22,7 @@ use crate::coded::{ChunkWriter, Coded, Entries, NULL};
 use crate::column::{Column, PAGE_ROWS, Values};
 use crate::error::{Interrupted, Source};
 use crate::parallel::by_helpers;
-use crate::spec::{Coding, Kind, NS_PER_MICRO, Spec, below_micros};
+use crate::spec::{Coding, Kind, NS_PER_MICRO, Spec, below_micros, field_ids};
 
 /// Writes a table.
 pub struct TableWriter<W: Write + Send> {
@@ -315,13 +315,15 @@ fn write<T: DataType>(
 
 fn schema(name: &str, specs: &[Spec]) -> String {
     let mut text = format!("message {name} {{");
+    let mut ids = field_ids(specs).into_iter();
+    let mut id = || ids.next().expect("as many ids as columns");
     for spec in specs {
         let repetition = if spec.optional {
             "OPTIONAL"
         } else {
             "REQUIRED"
         };
-        let kind = match spec.kind {
+        let (kind, logical) = match spec.kind {
             Kind::Time => ("INT64", " (TIMESTAMP(MICROS,true))"),
             Kind::Int32 => ("INT32", ""),
             Kind::Int64 => ("INT64", ""),
@@ -330,10 +332,11 @@ fn schema(name: &str, specs: &[Spec]) -> String {
             Kind::Text => ("BYTE_ARRAY", " (STRING)"),
             Kind::Bytes => ("BYTE_ARRAY", ""),
         };
-        text += &format!("{repetition} {} {}{};", kind.0, spec.name, kind.1);
+        let (name, field) = (spec.name, id());
+        text += &format!("{repetition} {kind} {name}{logical} = {field};");
         if spec.kind == Kind::Time {
-            let below = below_micros(spec.name);
-            text += &format!("{repetition} INT32 {below} (INTEGER(16,true));");
+            let (below, field) = (below_micros(name), id());
+            text += &format!("{repetition} INT32 {below} (INTEGER(16,true)) = {field};");
         }
     }
     text.push('}');

@@ -1,5 +1,5 @@
 //! `strata learn`, `train`, `eval`, `model`, `compare`, `features` and `labels`: models, from labelled packets to
-//! the one in force; and `publish`, logs as Iceberg tables. The Python package does the rest: it trains, draws, and
+//! the one in force; and `publish` and `lake`, logs as Iceberg tables. The Python package does the rest: it trains, draws, and
 //! knows the catalogs of tables.
 #![forbid(unsafe_code)]
 
@@ -10,6 +10,7 @@ mod compare;
 mod eval;
 mod features;
 mod label_flows;
+mod lake;
 mod learn;
 mod p4;
 mod promote;
@@ -45,6 +46,9 @@ enum Command {
     Compare(train::CompareArgs),
     /// Publish the compacted files of a log in Iceberg tables, which many sensors can share.
     Publish(publish::Args),
+    /// Look after the tables of published logs: what is in them, and what leaves them.
+    #[command(subcommand)]
+    Lake(lake::Command),
 }
 
 #[derive(Debug, Subcommand)]
@@ -79,6 +83,7 @@ impl Program for Command {
             Self::Model(Model::P4(args)) => p4::run(args),
             Self::Compare(args) => train::compare(args),
             Self::Publish(args) => publish::run(args),
+            Self::Lake(command) => lake::run(command),
         }
     }
 }
@@ -101,7 +106,7 @@ fn every_command_is_known_to_run_for_long_or_to_end() {
     commands::are_known(
         program::leaves(&Command::command(), ""),
         &[
-            "learn", "train", "eval", "model", "compare", "features", "labels", "publish",
+            "learn", "train", "eval", "model", "compare", "features", "labels", "publish", "lake",
         ],
     );
 }

@@ -1,40 +1,19 @@
 //! `strata publish`: the logs of many sensors as one pair of Iceberg tables. The Python package knows catalogs.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow};
 use strata_store::Log;
+use strata_terminal::output::refuse;
+use strata_terminal::text::duration_ns;
 use strata_wire::Printable;
 
 use crate::train::Line;
 
-/// Arguments of `strata publish`.
+/// The tables of a namespace.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "\
-The tables of a namespace are packets and flows. Their data files are the compacted files of the log
-in their present place: nothing is copied or rewritten. Afterwards, both tables list exactly the
-current compacted files of this sensor: the tables have the files that compaction added, and no
-longer have files that were deleted. Run this command after each compaction, for example by a timer.
-The tables are partitioned by the columns sensor, hour and retention.
-
-Examples:
-  strata publish log/ --catalog http://catalog:8181 --namespace site
-  strata publish log/ --catalog sqlite:////srv/lake.db --warehouse file:///srv/lake \\
-      --namespace site
-
-Engines on other machines need files that they can reach: `strata move` the log to an object store
-first. The credentials of the object store and of the catalog are read from ~/.pyiceberg.yaml, or
-from variables such as PYICEBERG_CATALOG__STRATA__S3__ENDPOINT.
-
-Needs the Python package, which `make python` installs.
-
-Exit status: 0 if the tables have the log's compacted files; 1 if not; 2 if the command line is
-invalid.")]
-pub(crate) struct Args {
-    /// Publish this log.
-    #[arg(value_name = "LOG")]
-    log: PathBuf,
-
+pub(crate) struct TablesArgs {
     /// Use this Iceberg catalog: http(s)://HOST for REST, sqlite:///FILE or another database, or the
     /// name of a catalog in the configuration of pyiceberg.
     #[arg(long, value_name = "URI")]
@@ -45,9 +24,57 @@ pub(crate) struct Args {
     #[arg(long, value_name = "URI")]
     warehouse: Option<String>,
 
-    /// Publish into the tables of this namespace; they are created if they do not exist.
+    /// Use the tables of this namespace; `publish` creates them if they do not exist.
     #[arg(long, value_name = "NAME")]
     namespace: String,
+
+    /// Print the result as JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+impl TablesArgs {
+    /// Adds these arguments to a line of the Python package.
+    pub(crate) fn add_to(&self, line: &mut Line) {
+        line.option("--catalog", &self.catalog);
+        if let Some(warehouse) = &self.warehouse {
+            line.option("--warehouse", warehouse);
+        }
+        line.option("--namespace", &self.namespace);
+        line.flag("--json", self.json);
+    }
+}
+
+/// Arguments of `strata publish`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+The tables of a namespace are packets and flows. Their data files are the compacted files of the log
+in their present place: nothing is copied or rewritten. Afterwards, both tables list exactly the
+current compacted files of this sensor: the tables have the files that compaction added, and no
+longer have files that were deleted. Run this command after each compaction, or let it run with
+--watch. The tables are partitioned by the columns sensor, hour and retention.
+
+Examples:
+  strata publish log/ --catalog http://catalog:8181 --namespace site
+  strata publish log/ --catalog sqlite:////srv/lake.db --warehouse file:///srv/lake \\
+      --namespace site
+  strata publish log/ --catalog http://catalog:8181 --namespace site --watch 10s
+
+Engines on other machines need files that they can reach: `strata move` the log to an object store
+first. The credentials of the object store and of the catalog are read from ~/.pyiceberg.yaml, or
+from variables such as PYICEBERG_CATALOG__STRATA__S3__ENDPOINT.
+
+Needs the Python package, which `make python` installs.
+
+Exit status: 0 if the tables have the log's compacted files, or --watch was stopped; 1 if not; 2 if
+the command line is invalid.")]
+pub(crate) struct Args {
+    /// Publish this log.
+    #[arg(value_name = "LOG")]
+    log: PathBuf,
+
+    #[command(flatten)]
+    tables: TablesArgs,
 
     /// Set the sensor's name. Each log needs a name of its own, which stays the same: letters (a to
     /// z), digits, dots, dashes and underscores. [default: the host's name]
@@ -59,9 +86,11 @@ pub(crate) struct Args {
     #[arg(long)]
     replace: bool,
 
-    /// Print the result as JSON.
-    #[arg(long)]
-    json: bool,
+    /// Publish whenever the log has new compacted files, looking this often, until the command is
+    /// stopped: 10s. A log that does not exist yet is waited for, and errors are reported and tried
+    /// again.
+    #[arg(long, value_name = "TIME", value_parser = duration_ns, conflicts_with = "replace")]
+    watch: Option<u64>,
 }
 
 /// Characters of a sensor's name; `python/strata/lake.py` has the same limit.
@@ -84,8 +113,10 @@ fn sensor_name(name: &str) -> Result<String, String> {
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
-    // Says what is wrong with it before the package is loaded.
-    Log::open(&args.log)?;
+    if args.watch.is_none() {
+        // Says what is wrong with it before the package is loaded.
+        Log::open(&args.log)?;
+    }
     let sensor = match &args.sensor {
         Some(name) => name.clone(),
         None => {
@@ -102,14 +133,16 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         }
     };
     let mut line = Line::new("publish");
-    line.option("--catalog", &args.catalog);
-    if let Some(warehouse) = &args.warehouse {
-        line.option("--warehouse", warehouse);
-    }
-    line.option("--namespace", &args.namespace);
+    args.tables.add_to(&mut line);
     line.option("--sensor", &sensor);
     line.flag("--replace", args.replace);
-    line.flag("--json", args.json);
+    if let Some(pause_ns) = args.watch {
+        let pause = Duration::from_nanos(pause_ns);
+        if pause.is_zero() {
+            return Err(refuse("--watch must be above 0, as in 10s"));
+        }
+        line.number("--watch", &pause.as_secs());
+    }
     strata_training::python::run(line.names([args.log.clone()]))
 }
 

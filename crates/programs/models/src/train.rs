@@ -228,6 +228,12 @@ impl Line {
         Self(vec![command.into()])
     }
 
+    /// Adds the name of a command of that command.
+    pub(crate) fn command(mut self, name: &str) -> Self {
+        self.0.push(name.into());
+        self
+    }
+
     /// Adds an option and its value.
     pub(crate) fn option(&mut self, name: &str, value: impl Into<OsString>) {
         // In one word, since a value may begin with a dash.
@@ -245,6 +251,11 @@ impl Line {
     /// Adds an option without a value.
     pub(crate) fn flag(&mut self, name: &str, is_set: bool) {
         self.0.extend(is_set.then(|| name.into()));
+    }
+
+    /// The words, without positional arguments.
+    pub(crate) fn words(self) -> Vec<OsString> {
+        self.0
     }
 
     /// Adds positional arguments; nothing may follow.

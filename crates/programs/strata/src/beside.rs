@@ -15,7 +15,7 @@ const PROGRAMS: [(&[&str], &str, bool); 5] = [
     (&["agent", "controller"], "strata-fleet", false),
     (
         &[
-            "learn", "train", "eval", "model", "compare", "features", "labels", "publish",
+            "learn", "train", "eval", "model", "compare", "features", "labels", "publish", "lake",
         ],
         "strata-models",
         false,

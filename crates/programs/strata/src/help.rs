@@ -38,7 +38,7 @@ Models
 Several machines
   switch, relay       Record to another machine's disks over RDMA
   agent, controller   Capture on many hosts, steered from one place
-  collector, publish  Receive exported packets; show logs as Iceberg tables
+  collector, publish, lake  Receive exported packets; logs as Iceberg tables
 Other systems
   telemetry    Collect and query telemetry reports of switches (DTA, INT)
   stream       Append records to streams on disk; read them from any position

@@ -39,7 +39,7 @@ fn opened(sim: &SimDisk, name: &str) -> SerializedFileReader<Bytes> {
     SerializedFileReader::new(Bytes::from(bytes)).unwrap()
 }
 
-/// Name, type, coding of each column of the first file of a kind.
+/// Field id, name, type, coding of each column of the first file of a kind.
 fn forms(sim: &SimDisk, log: &Log, kind: FileKind) -> String {
     let part = log.archive().parts.first().unwrap();
     let reader = opened(sim, &part.file(kind).unwrap().name);
@@ -49,11 +49,14 @@ fn forms(sim: &SimDisk, log: &Log, kind: FileKind) -> String {
         let described = column.column_descr();
         let encodings: Vec<String> = column.encodings().map(|e| e.to_string()).collect();
         let logical = described.logical_type_ref();
+        let basic = described.self_type().get_basic_info();
+        let id = basic.has_id().then(|| basic.id());
         let _ = writeln!(
             text,
-            "  {} {:?} {} {} {} {}{}",
+            "  {} {} {:?} {} {} {} {}{}",
+            id.map_or_else(|| "-".to_owned(), |id| id.to_string()),
             described.name(),
-            described.self_type().get_basic_info().repetition(),
+            basic.repetition(),
             described.physical_type(),
             logical.map_or_else(|| "-".to_owned(), |of| format!("{of:?}")),
             column.compression(),

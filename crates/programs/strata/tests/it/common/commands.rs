@@ -71,6 +71,9 @@ pub(crate) const ENDING: &[&str] = &[
     "key new",
     "key rotate",
     "labels add",
+    "lake erase",
+    "lake expire",
+    "lake status",
     "learn",
     "mode set",
     "model compare",
@@ -81,6 +84,7 @@ pub(crate) const ENDING: &[&str] = &[
     "policy list",
     "policy remove",
     "prune",
+    // With --watch, it runs until it is stopped, in the Python package: its unit restricts it.
     "publish",
     "query",
     "read",
