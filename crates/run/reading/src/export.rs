@@ -383,8 +383,8 @@ fn to_files(
     of_flows: &FlowOptions<'_>,
 ) -> Result<Done> {
     let read = args.anonymize.anonymize.iter().chain(&args.tls_keys);
-    let read = read.chain(args.names.files());
     let sources = args.key.sources(logs.all()).files(read);
+    let sources = sources.files(&args.names.files()?);
     if let (Some((rotation, command)), Written::Packets(format)) =
         (args.rotate.of(write)?, format.written())
     {

@@ -408,16 +408,16 @@ pub fn run(args: &Args) -> Result<()> {
     if args.graph && args.by != By::Pair {
         return Err(refuse("--graph shows pairs of hosts: give --by pair too"));
     }
-    if args.by == By::Network && !args.names.has_names() {
+    let mut names = args.names.read()?;
+    if args.by == By::Network && names.files().is_empty() {
         return Err(refuse("--by network: name the networks with --names FILE"));
     }
-    if matches!(args.by, By::Country | By::As) && !args.names.has_databases() {
+    if matches!(args.by, By::Country | By::As) && names.databases().len() == 0 {
         return Err(refuse(format!(
             "--by {}: name a database with --mmdb FILE, such as GeoLite2, DB-IP or IPinfo",
             args.by.name()
         )));
     }
-    let mut names = args.names.read()?;
     let mut keys = ByAddress::default();
     let progress = Progress::of_bytes();
     let (logs, filter) = Logs::open(&args.log, &args.more, &args.key, &progress)?;

@@ -69,7 +69,7 @@ pub fn reference() -> String {
          `kill -HUP` reloads the file: modes and policies change without losing a packet, and \
          policies that stay keep their hit counts. A file that is refused changes nothing. \
          (`strata rotate` starts new files of the log.) A relay uses only `[elastic]`, for its own \
-         disk.\n\nPolicies added to a running recording with `strata policy add` or the API are \
+         disk, and commands that read logs only `[names]`.\n\nPolicies added to a running recording with `strata policy add` or the API are \
          not part of this file. They survive a reload and are saved in the log's directory as \
          `policies.jsonl`; a later recording into the same directory starts with them, under the \
          same numbers. If one of them is later added to the file as well, it belongs to the file \
