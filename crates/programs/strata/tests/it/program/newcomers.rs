@@ -17,12 +17,17 @@ fn log(dir: &Path) -> PathBuf {
     log
 }
 
-/// As a user who may neither capture nor read what others own.
-fn as_nobody() -> Command {
-    let mut command = strata();
-    if fs::metadata("/proc/self").unwrap().uid() == 0 {
-        command.uid(65_534).gid(65_534);
+/// As a user who may neither capture nor read what others own, but everything else in this directory.
+fn as_nobody(dir: &Path) -> Command {
+    if fs::metadata("/proc/self").unwrap().uid() != 0 {
+        return strata();
     }
+    // The program of a build may be where only root is.
+    let program = dir.join("strata");
+    fs::copy(env!("CARGO_BIN_EXE_strata"), &program).unwrap();
+    fs::set_permissions(dir, Permissions::from_mode(0o777)).unwrap();
+    let mut command = Command::new(program);
+    command.uid(65_534).gid(65_534);
     command
 }
 
@@ -53,7 +58,7 @@ fn who_may_not_read_a_log_is_told_who_may() {
         let none = Permissions::from_mode(0);
         fs::set_permissions(&log, none).unwrap();
     }
-    let said = failed(as_nobody().arg("read").arg(&log));
+    let said = failed(as_nobody(dir.path()).arg("read").arg(&log));
     let usual = Permissions::from_mode(0o750);
     fs::set_permissions(&log, usual).unwrap();
     assert!(
@@ -65,9 +70,7 @@ fn who_may_not_read_a_log_is_told_who_may() {
 #[test]
 fn who_may_not_capture_is_told_how() {
     let dir = tempfile::tempdir().unwrap();
-    let home = Permissions::from_mode(0o777);
-    fs::set_permissions(dir.path(), home).unwrap();
-    let mut command = as_nobody();
+    let mut command = as_nobody(dir.path());
     command.args(["record", "-i", "lo", "-o"]);
     let said = failed(command.arg(dir.path().join("log")));
     assert!(

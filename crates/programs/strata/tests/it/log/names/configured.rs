@@ -2,8 +2,8 @@
 
 use std::fs;
 use std::path::Path;
-use std::process::Command;
 
+use super::page::counted;
 use super::{OWNERS, database, log_of_mix};
 use crate::common::program::{failed, ok, refused, strata};
 use crate::serve::http::{Serving, quoted};
@@ -87,14 +87,7 @@ fn a_page_has_the_names_of_the_configuration() {
     fs::write(&names, "10.0.0.0/8 inside\n").unwrap();
     let config = configured(dir.path(), &[&names], &[]);
     let serving = Serving::start(&[&log], &["--config", &config]);
-    let mut tcpdump = Command::new("tcpdump");
-    let trace = strata_testkit::data_dir().join("labelled/mix-test/trace.pcap");
-    let counted = tcpdump
-        .args(["-n", "-r"])
-        .arg(trace)
-        .arg("net 10.0.0.0/8 and tcp");
-    let counted = counted.output().unwrap();
-    let expected = String::from_utf8_lossy(&counted.stdout).lines().count();
+    let expected = counted("net 10.0.0.0/8 and tcp");
     let (result, _) = serving.search(&format!("filter={}", quoted("tag inside and tcp")));
     assert!(expected > 0 && result["packets"] == expected, "{result}");
 }
