@@ -2,7 +2,7 @@
 
 use std::io;
 
-/// How a user comes to be permitted to capture.
+/// What a user can do to be permitted to capture.
 pub(super) const PERMIT: &str = "run as root, or permit it to the program, once: `sudo setcap \
      cap_net_raw,cap_net_admin,cap_bpf+ep PROGRAM`";
 
