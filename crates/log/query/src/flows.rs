@@ -256,6 +256,10 @@ struct OfRecording {
 /// # Errors
 ///
 /// If the log cannot be read, or `take` fails: a write error then.
+///
+/// # Panics
+///
+/// If packets of recordings came mixed, which an export never does.
 pub fn flows(
     log: &Log,
     find: &Find<'_>,

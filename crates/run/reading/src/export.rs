@@ -17,7 +17,7 @@ use anyhow::Result;
 use clap::ValueEnum;
 use dedup::DedupArgs;
 use done::{Count, Done};
-use files::{Files, FilesWritten, Form, Target};
+use files::{Files, Form, Target};
 use rotation::RotateArgs;
 use strata_archive::ArchiveError;
 use strata_capture::WriteError;
