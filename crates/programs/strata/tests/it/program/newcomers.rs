@@ -55,7 +55,7 @@ fn who_may_not_read_a_log_is_told_who_may() {
     let dir = tempfile::tempdir().unwrap();
     let log = log(dir.path());
     if fs::metadata("/proc/self").unwrap().uid() != 0 {
-        let none = Permissions::from_mode(0);
+        let none = Permissions::from_mode(0o000);
         fs::set_permissions(&log, none).unwrap();
     }
     let said = failed(as_nobody(dir.path()).arg("read").arg(&log));
