@@ -16,7 +16,7 @@ CHROMIUM = $(shell for one in $(STRATA_CHROMIUM) chromium chromium-browser; do c
 PAGE_PEERS = $(strip $(if $(shell command -v npm),,nodejs npm) $(if $(CHROMIUM),,chromium))
 LINTS := -D warnings
 
-.PHONY: help build install uninstall deb wheel recorder page sql demo test tests test-program test-rest rest checks others test-page test-p4 arch messages test-python verbs neon fmt lint check-docs site tools attack soak nvme fabric forged fuzz bench python lock model compare ablation unseen kept sets frontier links clean
+.PHONY: help build install uninstall deb wheel image recorder page sql demo test tests test-program test-rest rest checks others test-page test-p4 arch messages test-python verbs neon fmt lint check-docs site tools attack soak nvme fabric forged fuzz bench python lock model compare ablation unseen kept sets frontier links clean
 
 help:
 	@echo "make demo    build, record a real capture, show the result"
@@ -30,6 +30,7 @@ help:
 	@echo "make install  programs, units, man pages, completions, as root: PREFIX=/usr/local, DESTDIR; make uninstall removes them"
 	@echo "make deb     a Debian package of the same: target/deb"
 	@echo "make wheel   a wheel of the same and of the Python package: target/wheel"
+	@echo "make image   a container image of the programs, made without container tools: target/image"
 	@echo "make recorder  only $(STRATA), which records and reads logs"
 	@echo "make page    the operator's page, which strata serve contains: page/dist"
 	@echo "make sql     the program of strata query: target/release/strata-sql (long to build)"
@@ -55,7 +56,7 @@ help:
 PACKAGES := -p strata $(addprefix -p strata-program-,telemetry stream vectors fleet models manual)
 
 # `strata --version` says what it was built from.
-build recorder: export STRATA_COMMIT := $(shell git rev-parse --short=12 HEAD 2>/dev/null)
+build recorder image: export STRATA_COMMIT := $(shell git rev-parse --short=12 HEAD 2>/dev/null)
 build: page
 	$(CARGO) build --release --locked $(PACKAGES)
 
@@ -67,7 +68,7 @@ recorder: page
 PREFIX ?= /usr/local
 BUILT ?= target/release
 install: export BUILT := $(abspath $(BUILT))
-deb wheel: export BUILT := $(abspath $(BUILT))
+deb wheel image: export BUILT := $(abspath $(BUILT))
 install uninstall: export PREFIX := $(PREFIX)
 install uninstall: export DESTDIR := $(DESTDIR)
 install uninstall:
@@ -78,6 +79,13 @@ deb:
 
 wheel: python
 	@PYTHON=$(abspath $(VENV))/bin/python sh deploy/wheel.sh $(or $(WHEEL),target/wheel)
+
+# Of the programs in PROGRAMS, by default of all that were built. Its time is that of the commit.
+image: export SOURCE_DATE_EPOCH := $(or $(SOURCE_DATE_EPOCH),$(shell git log -1 --format=%ct 2>/dev/null))
+image: export PROGRAMS := $(PROGRAMS)
+image: export COMPRESSION := $(COMPRESSION)
+image:
+	@$(PYTHON) deploy/image.py $(or $(IMAGE),target/image)
 
 # The operator's page, built before the program that contains it; the program works without.
 PAGE := page/dist/index.html

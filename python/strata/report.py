@@ -13,6 +13,10 @@ from matplotlib import pyplot as plt
 
 COLOURS = ("#1f6f8b", "#d1495b", "#edae49", "#66a182", "#7a5c99", "#8d6b4f")
 INK = "#26323a"
+AXIS = "#9aa5ab"
+GRID = "#e4e8ea"
+# Colours of a plot that are those of the page around it, which may be dark.
+OF_PAGE = {INK: "currentColor", AXIS: "var(--axis)", GRID: "var(--grid)"}
 plt.rcParams.update(
     {
         "font.family": "sans-serif",
@@ -21,13 +25,15 @@ plt.rcParams.update(
         "svg.hashsalt": "strata",
         "axes.spines.top": False,
         "axes.spines.right": False,
-        "axes.edgecolor": "#9aa5ab",
+        "axes.edgecolor": AXIS,
         "axes.labelcolor": INK,
         "text.color": INK,
         "xtick.color": INK,
         "ytick.color": INK,
         "axes.grid": True,
-        "grid.color": "#e4e8ea",
+        "grid.color": GRID,
+        "legend.frameon": False,
+        "savefig.transparent": True,
         "axes.axisbelow": True,
     }
 )
@@ -77,7 +83,10 @@ def _svg(figure: Any) -> str:
     text = io.StringIO()
     figure.savefig(text, format="svg", bbox_inches="tight", metadata={"Date": None})
     plt.close(figure)
-    return text.getvalue()[text.getvalue().index("<svg") :]
+    svg = text.getvalue()[text.getvalue().index("<svg") :]
+    for colour, of_page in OF_PAGE.items():
+        svg = svg.replace(colour, of_page)
+    return svg
 
 
 def _curve(figures: dict[str, Any]) -> str:

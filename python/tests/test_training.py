@@ -280,7 +280,12 @@ def test_without_attacks_recall_is_undefined(tmp_path):
     beside = json.loads(report.json_path(page).read_text(), parse_constant=refuse)
     assert beside["recall"] is None and beside["attack_packets"] == 0
     assert "no attack packets: recall undefined" in report.as_text(figures)
-    assert "undefined" in page.read_text()
+    text = page.read_text()
+    assert "undefined" in text
+    # Plots have the colours of the page, which may be dark.
+    styles, plots = text.split("</style>", 1)
+    assert "prefers-color-scheme: dark" in styles
+    assert report.INK not in plots and "currentColor" in plots
 
 
 def test_logs_have_neither_progress_bars_nor_warnings_of_libraries(snapshots, tmp_path):

@@ -6,8 +6,9 @@ use std::collections::{BTreeMap, HashMap};
 use std::io::{self, ErrorKind, Write};
 use std::ops::ControlFlow;
 
-use strata_archive::ArchiveError;
+use serde_json::Value;
 use strata_archive::parts::{self, Input};
+use strata_archive::{ArchiveError, Spec};
 use strata_blocks::Record;
 use strata_capture::{PacketRef, WriteError};
 use strata_store::{BlockFile, Damage, FileKind, Log, Recording, Select, StoreError};
@@ -23,6 +24,7 @@ use crate::merge;
 use crate::packet_row::{COLUMNS, PacketRows};
 use crate::parts::find::Find;
 use crate::parts::{Parts, parts_of};
+use crate::records::LOG;
 use crate::row_writer::RowWriter;
 
 /// Writes the wanted packets of a log, compacted or not, in order of arrival, recording by
@@ -179,8 +181,23 @@ pub fn packets<'a>(
     options: ExportOptions<'a>,
     take: &'a mut TakePacket<'a>,
 ) -> Result<Exported, ArchiveError> {
+    packets_within(MEMORY_BYTES, log, find, options, take)
+}
+
+/// As [`packets`], with another limit for the packets that wait in memory.
+///
+/// # Errors
+///
+/// As [`packets`].
+pub(crate) fn packets_within<'a>(
+    memory_bytes: usize,
+    log: &Log,
+    find: &Find<'_>,
+    options: ExportOptions<'a>,
+    take: &'a mut TakePacket<'a>,
+) -> Result<Exported, ArchiveError> {
     let mut exporter = Exporter::to(Output::Packets(take), options);
-    hand_out(MEMORY_BYTES, log, find, &mut exporter)?;
+    hand_out(memory_bytes, log, find, &mut exporter)?;
     exporter.finish()
 }
 
@@ -289,13 +306,71 @@ pub fn export_packet_table<W: Write + Send>(
     find: &Find<'_>,
     options: ExportOptions<'_>,
 ) -> Result<Exported, ArchiveError> {
-    let specs = COLUMNS.iter().map(|column| column.spec());
-    let mut rows = RowWriter::new(output, "packets", specs).map_err(unwritten)?;
-    let mut packet_rows = PacketRows::default();
-    let mut take = |packet: &LoggedPacket<'_>| rows.row(packet_rows.of(packet));
+    let mut table = PacketTable::new(output, Vec::new())?;
+    let mut take = |packet: &LoggedPacket<'_>| table.write(0, packet);
     let exported = packets(log, find, options, &mut take)?;
-    rows.finish().map_err(unwritten)?;
+    table.finish()?;
     Ok(exported)
+}
+
+/// A Parquet file of packets being written, of one log or of several: then it has the column `log`, too.
+pub struct PacketTable<W: Write + Send> {
+    rows: RowWriter<W>,
+    /// Of each log.
+    packet_rows: Vec<PacketRows>,
+    logs: Vec<String>,
+}
+
+impl<W: Write + Send> std::fmt::Debug for PacketTable<W> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("PacketTable")
+            .field("logs", &self.logs)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<W: Write + Send> PacketTable<W> {
+    /// Begins, with the names of the logs if there are several.
+    ///
+    /// # Errors
+    ///
+    /// If the output cannot be written.
+    pub fn new(output: W, logs: Vec<String>) -> Result<Self, ArchiveError> {
+        let specs = COLUMNS.iter().map(|column| column.spec());
+        let log: Option<&'static Spec> = (!logs.is_empty()).then_some(&LOG);
+        let specs = log.into_iter().chain(specs);
+        let of_logs = (0..logs.len().max(1)).map(|_| PacketRows::default());
+        Ok(Self {
+            rows: RowWriter::new(output, "packets", specs).map_err(unwritten)?,
+            packet_rows: of_logs.collect(),
+            logs,
+        })
+    }
+
+    /// Writes a packet of the log with this number.
+    ///
+    /// # Errors
+    ///
+    /// If the output cannot be written.
+    ///
+    /// # Panics
+    ///
+    /// If there is no such log.
+    pub fn write(&mut self, log: usize, packet: &LoggedPacket<'_>) -> io::Result<()> {
+        let name = (!self.logs.is_empty()).then(|| Value::from(self.logs[log].as_str()));
+        let values = self.packet_rows[log].of(packet);
+        self.rows.row(name.into_iter().chain(values))
+    }
+
+    /// Ends the file.
+    ///
+    /// # Errors
+    ///
+    /// If the output cannot be written.
+    pub fn finish(self) -> Result<(), ArchiveError> {
+        self.rows.finish().map_err(unwritten)?;
+        Ok(())
+    }
 }
 
 pub(crate) fn unwritten(error: io::Error) -> ArchiveError {

@@ -3,18 +3,20 @@
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
-use strata_archive::{ArchiveError, FlowColumn, MeteredPacket, Metering, Timeouts};
+use serde_json::Value;
+use strata_archive::{ArchiveError, FlowColumn, MeteredPacket, Metering, Spec, Timeouts};
 use strata_filter::CompileError;
 use strata_store::{Damage, Log, Recording, Select, StoreError};
 use strata_wire::{FlowKey, FlowShare, LinkType};
 
 use crate::by_link::ByLink;
-use crate::export::{packets, unwritten};
+use crate::by_time::MEMORY_BYTES;
+use crate::export::{packets_within, unwritten};
 use crate::exporter::{ExportOptions, LoggedPacket};
 use crate::parts::find::Find;
 use crate::records::messages::Unfit;
 use crate::records::record::FlowRecord;
-use crate::records::{RecordFormat, RecordWriter};
+use crate::records::{LOG, RecordFormat, RecordWriter};
 use crate::row_writer::RowWriter;
 
 /// Which flows, and when one ends that goes on.
@@ -28,6 +30,8 @@ pub struct FlowOptions<'a> {
     pub timeouts: Timeouts,
     /// Hears of each link type that the filter cannot be tested on, once.
     pub refused: fn(LinkType, &CompileError),
+    /// At most these bytes of packets wait in memory for their turn.
+    pub memory_bytes: usize,
 }
 
 impl Default for FlowOptions<'_> {
@@ -37,6 +41,7 @@ impl Default for FlowOptions<'_> {
             flow: None,
             timeouts: Timeouts::default(),
             refused: |_, _| (),
+            memory_bytes: MEMORY_BYTES,
         }
     }
 }
@@ -65,6 +70,21 @@ pub struct ExportedFlows {
     pub misfit: Option<CompileError>,
 }
 
+impl ExportedFlows {
+    /// Adds what was read of another log.
+    pub fn add(&mut self, other: Self) {
+        self.flows = self.flows.saturating_add(other.flows);
+        self.records = self.records.saturating_add(other.records);
+        self.crowded_out = self.crowded_out.saturating_add(other.crowded_out);
+        self.unfit = self.unfit.saturating_add(other.unfit);
+        self.why_unfit = self.why_unfit.or(other.why_unfit);
+        self.left_out = self.left_out.saturating_add(other.left_out);
+        self.untested = self.untested.saturating_add(other.untested);
+        self.damage.extend(other.damage);
+        self.misfit = self.misfit.take().or(other.misfit);
+    }
+}
+
 /// Writes the flows of a log instead of packets: those of the packets within the time of `find` that match
 /// its filter, compacted or not.
 ///
@@ -80,21 +100,9 @@ pub fn export_flows<W: Write>(
     find: &Find<'_>,
     options: &FlowOptions<'_>,
 ) -> Result<ExportedFlows, ArchiveError> {
-    let mut writer = RecordWriter::new(output, format).map_err(unwritten)?;
-    let (mut unfit, mut why_unfit) = (0, None);
-    let mut write = |record: FlowRecord| {
-        let written = writer.write(&record);
-        let Some(why) = written.as_ref().err().and_then(Unfit::of) else {
-            return written;
-        };
-        unfit += 1;
-        why_unfit.get_or_insert(why);
-        Ok(())
-    };
-    let mut exported = each_flow(log, find, options, &mut write)?;
-    (exported.unfit, exported.why_unfit) = (unfit, why_unfit);
-    (exported.flows, exported.records) = (writer.written, writer.records());
-    writer.finish().map_err(unwritten)?;
+    let mut written = WrittenFlows::new(output, format, Vec::new())?;
+    let mut exported = flows(log, find, options, &mut |record| written.write(0, &record))?;
+    written.finish(&mut exported)?;
     Ok(exported)
 }
 
@@ -109,15 +117,128 @@ pub fn export_flow_table<W: Write + Send>(
     find: &Find<'_>,
     options: &FlowOptions<'_>,
 ) -> Result<ExportedFlows, ArchiveError> {
-    let columns: Vec<FlowColumn> = FlowRecord::columns().collect();
-    let specs = columns.iter().map(|column| column.spec());
-    let mut rows = RowWriter::new(output, "flows", specs).map_err(unwritten)?;
-    let mut exported = each_flow(log, find, options, &mut |record| {
-        rows.row(columns.iter().map(|column| record.get(*column).clone()))
-    })?;
-    exported.flows = rows.finish().map_err(unwritten)?;
-    exported.records = exported.flows;
+    let mut table = FlowTable::new(output, Vec::new())?;
+    let mut exported = flows(log, find, options, &mut |record| table.write(0, &record))?;
+    table.finish(&mut exported)?;
     Ok(exported)
+}
+
+/// Flow records being written, of one log or of several.
+pub struct WrittenFlows<W: Write> {
+    writer: RecordWriter<W>,
+    unfit: u64,
+    why_unfit: Option<&'static str>,
+}
+
+impl<W: Write> std::fmt::Debug for WrittenFlows<W> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("WrittenFlows")
+            .field("writer", &self.writer)
+            .field("unfit", &self.unfit)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<W: Write> WrittenFlows<W> {
+    /// Begins, with the names of the logs as [`RecordWriter::of_logs`] takes them.
+    ///
+    /// # Errors
+    ///
+    /// If the output cannot be written.
+    pub fn new(output: W, format: RecordFormat, logs: Vec<String>) -> Result<Self, ArchiveError> {
+        Ok(Self {
+            writer: RecordWriter::of_logs(output, format, logs).map_err(unwritten)?,
+            unfit: 0,
+            why_unfit: None,
+        })
+    }
+
+    /// Writes a flow of the log with this number, or counts it if the protocol cannot say its times.
+    ///
+    /// # Errors
+    ///
+    /// If the output cannot be written.
+    pub fn write(&mut self, log: usize, record: &FlowRecord) -> io::Result<()> {
+        let written = self.writer.write_of(log, record);
+        let Some(why) = written.as_ref().err().and_then(Unfit::of) else {
+            return written;
+        };
+        self.unfit += 1;
+        self.why_unfit.get_or_insert(why);
+        Ok(())
+    }
+
+    /// Ends the output, which it returns, and enters what was written.
+    ///
+    /// # Errors
+    ///
+    /// If the output cannot be written.
+    pub fn finish(self, exported: &mut ExportedFlows) -> Result<W, ArchiveError> {
+        (exported.unfit, exported.why_unfit) = (self.unfit, self.why_unfit);
+        (exported.flows, exported.records) = (self.writer.written, self.writer.records());
+        self.writer.finish().map_err(unwritten)
+    }
+}
+
+/// A Parquet file of flows being written, of one log or of several: then it has the column `log`, too.
+pub struct FlowTable<W: Write + Send> {
+    rows: RowWriter<W>,
+    columns: Vec<FlowColumn>,
+    logs: Vec<String>,
+}
+
+impl<W: Write + Send> std::fmt::Debug for FlowTable<W> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("FlowTable")
+            .field("logs", &self.logs)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<W: Write + Send> FlowTable<W> {
+    /// Begins, with the names of the logs if there are several.
+    ///
+    /// # Errors
+    ///
+    /// If the output cannot be written.
+    pub fn new(output: W, logs: Vec<String>) -> Result<Self, ArchiveError> {
+        let columns: Vec<FlowColumn> = FlowRecord::columns().collect();
+        let specs = columns.iter().map(|column| column.spec());
+        let log: Option<&'static Spec> = (!logs.is_empty()).then_some(&LOG);
+        let specs = log.into_iter().chain(specs);
+        Ok(Self {
+            rows: RowWriter::new(output, "flows", specs).map_err(unwritten)?,
+            columns,
+            logs,
+        })
+    }
+
+    /// Writes a flow of the log with this number.
+    ///
+    /// # Errors
+    ///
+    /// If the output cannot be written.
+    ///
+    /// # Panics
+    ///
+    /// If there are several logs, and this is none of them.
+    pub fn write(&mut self, log: usize, record: &FlowRecord) -> io::Result<()> {
+        let name = (!self.logs.is_empty()).then(|| Value::from(self.logs[log].as_str()));
+        let values = self.columns.iter();
+        let values = values.map(|column| record.get(*column).clone());
+        self.rows.row(name.into_iter().chain(values))
+    }
+
+    /// Ends the file, and enters what was written.
+    ///
+    /// # Errors
+    ///
+    /// If the output cannot be written.
+    pub fn finish(self, exported: &mut ExportedFlows) -> Result<(), ArchiveError> {
+        exported.flows = self.rows.finish().map_err(unwritten)?;
+        exported.records = exported.flows;
+        Ok(())
+    }
 }
 
 /// The metering of a recording.
@@ -128,8 +249,18 @@ struct OfRecording {
     end_ns: u64,
 }
 
-/// Passes the flows of the wanted packets of a log.
-fn each_flow(
+/// Passes the flows of the wanted packets of a log, as they end. The counts of flows and records of the result are 0.
+///
+/// Memory: as of [`export_flows`].
+///
+/// # Errors
+///
+/// If the log cannot be read, or `take` fails: a write error then.
+///
+/// # Panics
+///
+/// If packets of recordings came mixed, which an export never does.
+pub fn flows(
     log: &Log,
     find: &Find<'_>,
     options: &FlowOptions<'_>,
@@ -172,7 +303,7 @@ fn each_flow(
         flow: options.flow,
         ..ExportOptions::default()
     };
-    let exported = packets(log, find, of_packets, &mut one)?;
+    let exported = packets_within(options.memory_bytes, log, find, of_packets, &mut one)?;
     if let Some(mut of) = current {
         let last = of.metering.finish(of.end_ns, &mut take);
         last.map_err(unwritten)?;

@@ -5,7 +5,8 @@
 //! - [`packets`], [`packets_until`], [`packets_while`]: the same packets, handed out one by one;
 //!   [`PacketRows`] has their headers, [`packet_json`] what is said of them, [`PacketCopy`] keeps one;
 //! - [`Doubles`]: takes packets away that were captured twice;
-//! - [`export_flows`], [`RecordWriter`]: flows as CSV, JSON, IPFIX, NetFlow 9;
+//! - [`export_flows`], [`WrittenFlows`], [`RecordWriter`]: flows as CSV, JSON, IPFIX, NetFlow 9;
+//! - [`PacketTable`], [`FlowTable`]: packets and flows as Parquet;
 //! - [`reasons_of`]: why packets were kept; [`Arrivals`]: when they arrived;
 //! - [`search`]: which flows and packets there are, without putting packets together.
 //!
@@ -49,14 +50,16 @@ pub use by_link::ByLink;
 pub use by_time::MEMORY_BYTES;
 pub use export::doubles::{Doubles, DoublesCounts};
 pub use export::{
-    MergedExport, MergedMetadata, export, export_packet_table, export_within, packets,
+    MergedExport, MergedMetadata, PacketTable, export, export_packet_table, export_within, packets,
     packets_until, packets_while,
 };
 pub use exporter::{
     ExportOptions, Exported, FileFormat, Judgement, JudgementKey, Kept, LoggedPacket, PacketCopy,
     TakePacket,
 };
-pub use flows::{ExportedFlows, FlowOptions, export_flow_table, export_flows};
+pub use flows::{
+    ExportedFlows, FlowOptions, FlowTable, WrittenFlows, export_flow_table, export_flows, flows,
+};
 pub use merge::arrivals::Arrivals;
 pub use packet_row::{PacketRows, address_text, packet_json};
 pub use parts::check_keys;

@@ -9,7 +9,7 @@ use std::io::{self, Write};
 use jiff::Timestamp;
 use serde_json::{Map, Value};
 use strata_archive::parts::{self, Column, TableReader};
-use strata_archive::{ArchiveError, FlowColumn, Kind, Spec};
+use strata_archive::{ArchiveError, Coding, FlowColumn, Kind, Spec};
 use strata_store::{Disk, FileKind, Part};
 
 use crate::parts::cells::{NO_PORT, NO_PROTOCOL, WrongValue};
@@ -115,6 +115,14 @@ fn values(kind: Kind, column: &Column) -> Box<dyn Iterator<Item = Value> + '_> {
     }
 }
 
+/// The column with the name of a row's log, if the rows are of several logs.
+pub(crate) static LOG: Spec = Spec::new(
+    "log",
+    Kind::Text,
+    Coding::Dictionary,
+    "The log that the row is of.",
+);
+
 /// The format of flow records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RecordFormat {
@@ -133,6 +141,8 @@ pub enum RecordFormat {
 /// Writes flow records.
 pub struct RecordWriter<W: Write> {
     sink: Sink<W>,
+    /// Of several logs, which records name; else empty.
+    logs: Vec<String>,
     /// Flows written.
     pub written: u64,
 }
@@ -141,7 +151,8 @@ pub struct RecordWriter<W: Write> {
 enum Sink<W: Write> {
     Csv(Box<csv::Writer<W>>),
     Json(W),
-    Messages(W, Box<Messages>),
+    /// Of each log.
+    Messages(W, Vec<Messages>),
 }
 
 impl<W: Write> std::fmt::Debug for RecordWriter<W> {
@@ -159,6 +170,25 @@ impl<W: Write> RecordWriter<W> {
     ///
     /// If it cannot be written.
     pub fn new(output: W, format: RecordFormat) -> io::Result<Self> {
+        Self::of_logs(output, format, Vec::new())
+    }
+
+    /// Starts a file with records of several logs with these names: each record has a field `log` with the name; in
+    /// IPFIX and NetFlow 9, the number of the log, from 1, is the observation domain or source ID. Without names, as
+    /// [`RecordWriter::new`].
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be written, or there are more than 2^32 - 1 logs.
+    pub fn of_logs(output: W, format: RecordFormat, logs: Vec<String>) -> io::Result<Self> {
+        let messages = |protocol, carrier| -> io::Result<Vec<Messages>> {
+            let domains = match u32::try_from(logs.len()).map_err(io::Error::other)? {
+                0 => 0..=0,
+                logs => 1..=logs,
+            };
+            let each = domains.map(|domain| Messages::new(protocol, carrier, domain));
+            Ok(each.collect())
+        };
         let sink = match format {
             RecordFormat::Csv => {
                 let mut builder = csv::WriterBuilder::new();
@@ -167,30 +197,54 @@ impl<W: Write> RecordWriter<W> {
                     .from_writer(output);
                 let columns = FlowRecord::columns();
                 let names = columns.map(|column| column.spec().name);
+                let log = (!logs.is_empty()).then_some(LOG.name);
+                let names = log.into_iter().chain(names);
                 writer.write_record(names).map_err(unwritten)?;
                 Sink::Csv(Box::new(writer))
             }
             RecordFormat::Json => Sink::Json(output),
             RecordFormat::Ipfix => {
-                let messages = Messages::new(FlowProtocol::Ipfix, Carrier::File);
-                Sink::Messages(output, Box::new(messages))
+                let messages = messages(FlowProtocol::Ipfix, Carrier::File)?;
+                Sink::Messages(output, messages)
             }
             RecordFormat::Datagrams(protocol) => {
-                let messages = Messages::new(protocol, Carrier::Datagrams);
-                Sink::Messages(output, Box::new(messages))
+                let messages = messages(protocol, Carrier::Datagrams)?;
+                Sink::Messages(output, messages)
             }
         };
-        Ok(Self { sink, written: 0 })
+        Ok(Self {
+            sink,
+            logs,
+            written: 0,
+        })
     }
 
-    /// Writes a record.
+    /// Writes a record of the only log, or of the first.
     ///
     /// # Errors
     ///
     /// If it cannot be written.
     pub fn write(&mut self, record: &FlowRecord) -> io::Result<()> {
+        self.write_of(0, record)
+    }
+
+    /// Writes a record of the log with this number.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be written.
+    ///
+    /// # Panics
+    ///
+    /// If there is no such log.
+    pub fn write_of(&mut self, log: usize, record: &FlowRecord) -> io::Result<()> {
+        let name = (!self.logs.is_empty()).then(|| self.logs[log].as_str());
         match &mut self.sink {
             Sink::Csv(writer) => {
+                if let Some(name) = name {
+                    let field = not_formula(name);
+                    writer.write_field(field.as_bytes()).map_err(unwritten)?;
+                }
                 for column in FlowRecord::columns() {
                     let field = csv_field(record.get(column));
                     writer.write_field(field.as_bytes()).map_err(unwritten)?;
@@ -198,15 +252,16 @@ impl<W: Write> RecordWriter<W> {
                 writer.write_record(None::<&[u8]>).map_err(unwritten)?;
             }
             Sink::Json(output) => {
-                let object: Map<String, Value> = FlowRecord::columns()
+                let mut object: Map<String, Value> = FlowRecord::columns()
                     .map(|column| (column.spec(), record.get(column)))
                     .filter(|(_, value)| !value.is_null())
                     .map(|(spec, value)| (spec.name.to_owned(), json_value(spec, value)))
                     .collect();
+                object.extend(name.map(|name| (LOG.name.to_owned(), name.into())));
                 serde_json::to_writer(&mut *output, &object)?;
                 output.write_all(b"\n")?;
             }
-            Sink::Messages(output, messages) => messages.add(record, output)?,
+            Sink::Messages(output, messages) => messages[log].add(record, output)?,
         }
         self.written += 1;
         Ok(())
@@ -217,7 +272,7 @@ impl<W: Write> RecordWriter<W> {
     pub fn records(&self) -> u64 {
         match &self.sink {
             Sink::Csv(_) | Sink::Json(_) => self.written,
-            Sink::Messages(_, messages) => messages.written,
+            Sink::Messages(_, messages) => messages.iter().map(|of| of.written).sum(),
         }
     }
 
@@ -231,7 +286,9 @@ impl<W: Write> RecordWriter<W> {
             Sink::Csv(writer) => writer.flush(),
             Sink::Json(output) => output.flush(),
             Sink::Messages(output, messages) => {
-                messages.flush(output)?;
+                for of in messages {
+                    of.flush(output)?;
+                }
                 output.flush()
             }
         }
@@ -240,7 +297,7 @@ impl<W: Write> RecordWriter<W> {
     /// Repeats the templates of IPFIX or NetFlow 9 with the next message: a collector may have been started meanwhile.
     pub fn repeat_templates(&mut self) {
         if let Sink::Messages(_, messages) = &mut self.sink {
-            messages.repeat_templates();
+            messages.iter_mut().for_each(Messages::repeat_templates);
         }
     }
 
@@ -255,8 +312,10 @@ impl<W: Write> RecordWriter<W> {
                 .into_inner()
                 .map_err(csv::IntoInnerError::into_error)?,
             Sink::Json(output) => output,
-            Sink::Messages(mut output, mut messages) => {
-                messages.flush(&mut output)?;
+            Sink::Messages(mut output, messages) => {
+                for mut of in messages {
+                    of.flush(&mut output)?;
+                }
                 output
             }
         };

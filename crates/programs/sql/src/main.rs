@@ -92,7 +92,7 @@ async fn answer(args: &Args) -> Result<()> {
     }
     let sources = Sources::default()
         .files(&line.key)
-        .files(line.names.files())
+        .files(&line.names.files()?)
         .log(&line.log, &log);
     let losses = log.losses()?;
     let left_out = Arc::new(LeftOut::default());

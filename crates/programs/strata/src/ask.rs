@@ -476,9 +476,8 @@ fn list(args: &Args) -> Result<()> {
 }
 
 /// The files that asking reads, which an answer must not replace.
-fn sources(args: &Args) -> Sources {
-    Sources::default()
-        .files(&args.read)
-        .files(&args.files)
-        .files(args.names.files())
+fn sources(args: &Args) -> Result<Sources> {
+    let names = args.names.files()?;
+    let sources = Sources::default().files(&args.read).files(&args.files);
+    Ok(sources.files(&names))
 }

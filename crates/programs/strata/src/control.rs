@@ -12,6 +12,7 @@ use jiff::SignedDuration;
 use strata_control::client::{Client, ClientError, Listening};
 use strata_control::config::PolicyConfig;
 use strata_control::{DetailRequest, MODE_PERIOD_MAX, ModeRequest, PolicyRequest};
+use strata_terminal::colour;
 use strata_terminal::confined;
 use strata_terminal::listing::{Reader, word};
 use strata_terminal::output::{print_json, refuse, standard};
@@ -386,6 +387,10 @@ pub(crate) fn status(args: &StatusArgs) -> Result<()> {
             // Move to the top left corner and clear everything below.
             write!(out, "\x1b[H\x1b[2J")?;
         }
+        let page = match !args.json && colour::is_wanted(&stdout()) {
+            true => colour::alarms(&page, page::is_alarming),
+            false => page,
+        };
         write!(out, "{page}")?;
         out.flush()?;
         drop(out);

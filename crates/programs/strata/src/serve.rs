@@ -219,6 +219,7 @@ impl Args {
         let controller = self.controller();
         let of_controller = controller.iter().map(ControllerClient::socket);
         let of_controller: Vec<&Path> = of_controller.collect();
+        let names = self.names.files()?;
         let sockets = self.socket.iter().map(PathBuf::as_path);
         let sockets = sockets.chain(of_controller.iter().copied());
         let sockets = sockets.filter_map(Path::parent);
@@ -227,7 +228,7 @@ impl Args {
             .iter()
             .chain(&self.state)
             .chain(&self.socket)
-            .chain(self.names.files())
+            .chain(&names)
             .map(PathBuf::as_path)
             .chain(of_controller.iter().copied())
             .chain(sockets)

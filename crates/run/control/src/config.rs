@@ -5,6 +5,7 @@ mod error;
 mod example;
 mod export;
 mod keys;
+mod names;
 mod reference;
 mod tunnels;
 
@@ -30,6 +31,7 @@ pub use example::example;
 pub(crate) use export::ALWAYS;
 pub use export::{ExportConfig, ExportPlan, KeyFileError, NamedDestination, read_keys};
 pub use keys::{Key, keys};
+pub use names::NamesConfig;
 pub use reference::reference;
 pub use tunnels::TunnelsConfig;
 
@@ -75,6 +77,9 @@ pub struct Config {
     /// Alerts about events that no user requested: shortages, the response to them, interfaces that
     /// disappear.
     pub alerts: AlertsConfig,
+    /// Names of addresses, for commands that read logs: `strata read`, `grep`, `top`, `export`,
+    /// `ask`, `query` and `serve`. A recording does not use them.
+    pub names: NamesConfig,
 }
 
 /// What a recording does while its model does not fit the traffic.
@@ -472,6 +477,10 @@ mod tests {
                 "export.identities.b: 7 is",
             ),
             ("memory = 'much'", "memory: 'much' is not a size"),
+            (
+                "[names]\nfile = ['hosts']",
+                "no key 'names.file'; did you mean 'names.files'?",
+            ),
         ] {
             let error = parse(text).unwrap_err().to_string();
             assert!(
@@ -548,10 +557,12 @@ mod tests {
             "mode = ['office']\ndefault = 'drop'\n[modes.office]\nbenign = 'header'\n\
              anomalous = 'full'\n[modes.office.classes]\nunclassified = 'drop'\n[[policy]]\n\
              match = 'port 443'\naction = 'header'\ninterface = 'eth0'\n[elastic]\n\
-             blocks_percent = 50\n[control]\nlisten = '127.0.0.1:9477'\n",
+             blocks_percent = 50\n[control]\nlisten = '127.0.0.1:9477'\n[names]\n\
+             files = ['/etc/hosts']\n",
         )
         .unwrap();
         assert_eq!(config.policy[0].priority, 100);
+        assert_eq!(config.names.files, [Path::new("/etc/hosts")]);
         let threshold = config.elastic.options().thresholds[Resource::Blocks as usize];
         assert!((threshold.raise - 0.5).abs() < 1e-9 && threshold.lower < threshold.raise);
     }

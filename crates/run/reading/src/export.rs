@@ -8,7 +8,7 @@ mod files;
 mod rotation;
 mod tls_keys;
 
-use std::io::{IsTerminal as _, stdout};
+use std::io::{self, IsTerminal as _, Write, stdout};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
@@ -17,12 +17,14 @@ use anyhow::Result;
 use clap::ValueEnum;
 use dedup::DedupArgs;
 use done::{Count, Done};
-use files::{Files, FilesWritten, Form, Target};
+use files::{Files, Form, Target};
 use rotation::RotateArgs;
+use strata_archive::ArchiveError;
+use strata_capture::WriteError;
 use strata_flow_export::FlowCollector;
 use strata_query::{
-    ByLink, ExportOptions, ExportedFlows, FileFormat, Find, FlowOptions, FlowProtocol,
-    LoggedPacket, RecordFormat, export, export_flow_table, export_flows, export_packet_table,
+    ByLink, ExportOptions, Exported, ExportedFlows, FileFormat, Find, FlowOptions, FlowProtocol,
+    FlowTable, LoggedPacket, PacketTable, RecordFormat, WrittenFlows, export,
 };
 use strata_store::Log;
 use strata_stream_run::{LineRecords, WhenFull};
@@ -34,6 +36,7 @@ use strata_terminal::selection::names::NameFiles;
 use strata_terminal::selection::{KeptArgs, Logs, SpanArgs, check_fit, say_no_match};
 use strata_terminal::text;
 use strata_wire::Printable;
+use tracing::info;
 
 use crate::flows::{self, TimeoutArgs};
 
@@ -45,6 +48,7 @@ Examples:
   strata export log/ --from 13:05 --to 13:20 -w - | wireshark -k -i -
   strata export log/ -w out.pcap.gz
   strata export tap1/ tap2/ -w both.pcapng 'host 10.0.0.1'
+  strata export tap1/ tap2/ -w flows.csv
   strata export log/ -w out.pcapng --tls-keys sslkeys.log 'port 443'
   strata export log/ -w 'hours/%Y%m%d-%H.pcapng' -G 3600 -z gzip
   strata export log/ -w public.pcapng --anonymize anon.key
@@ -57,13 +61,16 @@ Examples:
   strata export log/ --to-collector netflow.example:4739
   strata export log/ --to-collector netflow.example -F netflow9
 
+Packets of several logs are merged by time, flows by the time of their last packet. Each row of CSV,
+JSON and Parquet then has a column 'log', the name of its log; in IPFIX and NetFlow 9, the
+observation domain or source ID is the number of the log on the command line, from 1.
+
 Exit status: 0 if everything selected was written; 1 if not, because of an invalid filter or time,
 no log, damaged packets, packets whose interface or classification record is missing from the log,
 or a filter that applies to no interface of the log (standard error names it); also 1 if a command
 of -z failed; 2 if the command line is invalid.")]
 pub struct Args {
-    /// Read the log in this directory. For pcapng and pcap, further logs may follow, up to 64 in
-    /// all; their packets are merged by time.
+    /// Read the log in this directory. Further logs may follow, up to 64 in all.
     #[arg(value_name = "LOG")]
     log: PathBuf,
 
@@ -250,12 +257,11 @@ impl Args {
 }
 
 /// Writes flows to a stream.
-fn to_stream(place: &str, log: &Log, find: &Find<'_>, options: &FlowOptions<'_>) -> Result<Done> {
+fn to_stream(place: &str, logs: &Logs, find: &Find<'_>, options: &FlowOptions<'_>) -> Result<Done> {
     let feed = strata_terminal::feed::feed(&strata_terminal::feed::place(place)?, WhenFull::Wait)?;
     let mut lines = LineRecords::new(feed);
-    let exported = export_flows(log, &mut lines, RecordFormat::Json, find, options)?;
+    let exported = records(logs, &mut lines, RecordFormat::Json, find, options)?;
     let counts = lines.into_feed().finish()?;
-    check_fit(exported.misfit.as_ref())?;
     let exported = ExportedFlows {
         flows: counts.written,
         records: counts.written,
@@ -268,7 +274,7 @@ fn to_stream(place: &str, log: &Log, find: &Find<'_>, options: &FlowOptions<'_>)
 fn to_collector(
     to: &str,
     (per_second, format): (u64, Format),
-    log: &Log,
+    logs: &Logs,
     find: &Find<'_>,
     options: &FlowOptions<'_>,
 ) -> Result<Done> {
@@ -279,9 +285,60 @@ fn to_collector(
     let collector = flows::collector("--to-collector", to, protocol)?;
     let collector = FlowCollector::connect(collector, per_second)?;
     let datagrams = RecordFormat::Datagrams(protocol);
-    let exported = export_flows(log, collector, datagrams, find, options)?;
-    check_fit(exported.misfit.as_ref())?;
+    let exported = records(logs, collector, datagrams, find, options)?;
     Ok(Done::of_flows(exported, 0))
+}
+
+/// Writes the flows of all logs as records.
+fn records(
+    logs: &Logs,
+    output: impl Write,
+    format: RecordFormat,
+    find: &Find<'_>,
+    options: &FlowOptions<'_>,
+) -> Result<ExportedFlows> {
+    let mut written = WrittenFlows::new(output, format, logs.names())?;
+    let mut exported = logs.each_flow(find, options, |log, record| {
+        Ok(written.write(log, record).map_err(unwritten)?)
+    })?;
+    written.finish(&mut exported)?;
+    if let RecordFormat::Ipfix | RecordFormat::Datagrams(_) = format {
+        for (number, name) in (1..).zip(logs.names()) {
+            info!("observation domain {number}: {}", Printable(&name));
+        }
+    }
+    Ok(exported)
+}
+
+/// The error of an output.
+fn unwritten(error: io::Error) -> ArchiveError {
+    ArchiveError::Write(WriteError::Io(error))
+}
+
+/// Writes the flows of all logs as a table.
+fn flow_table(
+    logs: &Logs,
+    output: &mut Output,
+    find: &Find<'_>,
+    options: &FlowOptions<'_>,
+) -> Result<ExportedFlows> {
+    let mut table = FlowTable::new(output, logs.names())?;
+    let mut exported = logs.each_flow(find, options, |log, record| {
+        Ok(table.write(log, record).map_err(unwritten)?)
+    })?;
+    table.finish(&mut exported)?;
+    Ok(exported)
+}
+
+/// Writes the packets of all logs as a table.
+fn packet_table(args: &Args, logs: &Logs, output: &mut Output, find: &Find<'_>) -> Result<Done> {
+    let mut table = PacketTable::new(output, logs.names())?;
+    let exported = logs.each(find, &args.kept.kept(), |log, packet| {
+        table.write(log, packet).map_err(unwritten)?;
+        Ok(ControlFlow::Continue(()))
+    })?;
+    table.finish()?;
+    Ok(Done::of_packets(exported))
 }
 
 /// Writes packets of one log or several, without doubles, anonymized, or to files that follow one another.
@@ -326,12 +383,12 @@ fn merged(
     })
 }
 
-/// Writes packets; without a format, as a table.
+/// Writes packets of one log.
 fn packets(
     args: &Args,
     log: &Log,
     output: &mut Output,
-    format: Option<FileFormat>,
+    format: FileFormat,
     find: &Find<'_>,
 ) -> Result<Done> {
     let filter = find.filter.cloned();
@@ -344,36 +401,12 @@ fn packets(
         tls_keys: args.tls_keys()?,
         ..ExportOptions::default()
     };
-    let exported = match format {
-        Some(format) => export(log, output, format, find, options)?,
-        None => export_packet_table(log, output, find, options)?,
-    };
+    let exported = export(log, output, format, find, options)?;
     check_fit(by_link.as_ref().and_then(ByLink::misfit))?;
-    let untested = by_link.map_or(0, |by_link| by_link.untested());
-    Ok(Done {
-        count: Count::Packets(exported.packets),
-        damage: exported.damage,
-        left_out: exported.left_out,
-        untested,
-        doubles: None,
-        written: FilesWritten::default(),
-    })
-}
-
-/// Writes flows; without a format, as a table.
-fn flows(
-    log: &Log,
-    output: &mut Output,
-    format: Option<RecordFormat>,
-    find: &Find<'_>,
-    options: &FlowOptions<'_>,
-) -> Result<Done> {
-    let exported = match format {
-        Some(format) => export_flows(log, output, format, find, options)?,
-        None => export_flow_table(log, output, find, options)?,
-    };
-    check_fit(exported.misfit.as_ref())?;
-    Ok(Done::of_flows(exported, 0))
+    Ok(Done::of_packets(Exported {
+        untested: by_link.map_or(0, |by_link| by_link.untested()),
+        ..exported
+    }))
 }
 
 /// Writes the file, or several that follow one another.
@@ -384,8 +417,8 @@ fn to_files(
     of_flows: &FlowOptions<'_>,
 ) -> Result<Done> {
     let read = args.anonymize.anonymize.iter().chain(&args.tls_keys);
-    let read = read.chain(args.names.files());
     let sources = args.key.sources(logs.all()).files(read);
+    let sources = sources.files(&args.names.files()?);
     if let (Some((rotation, command)), Written::Packets(format)) =
         (args.rotate.of(write)?, format.written())
     {
@@ -395,15 +428,14 @@ fn to_files(
     let mut output = Output::create(write, format.content(), &sources)?;
     let is_plain = args.dedup.dedup.is_none() && args.anonymize.anonymize.is_none();
     let to = &mut output;
-    let done = match (logs.only().filter(|_| is_plain), format.written()) {
-        (None, Written::Packets(format)) => {
-            return merged(args, logs, Target::One(output), format, find);
-        }
-        (None, _) => return Err(one_log_only()),
-        (Some(log), Written::Packets(format)) => packets(args, log, to, Some(format), find)?,
-        (Some(log), Written::PacketTable) => packets(args, log, to, None, find)?,
-        (Some(log), Written::Flows(format)) => flows(log, to, Some(format), find, of_flows)?,
-        (Some(log), Written::FlowTable) => flows(log, to, None, find, of_flows)?,
+    let done = match format.written() {
+        Written::Packets(format) => match logs.only().filter(|_| is_plain) {
+            Some(log) => packets(args, log, to, format, find)?,
+            None => return merged(args, logs, Target::One(output), format, find),
+        },
+        Written::PacketTable => packet_table(args, logs, to, find)?,
+        Written::Flows(format) => Done::of_flows(records(logs, to, format, find, of_flows)?, 0),
+        Written::FlowTable => Done::of_flows(flow_table(logs, to, find, of_flows)?, 0),
     };
     output.finish()?;
     Ok(done)
@@ -453,14 +485,14 @@ pub fn run(args: &Args) -> Result<()> {
         ..FlowOptions::default()
     };
     let format = format(args, write)?;
-    check_options(args, &logs, format)?;
-    let (done, verb) = match (logs.only(), &args.to_stream, &args.to_collector) {
-        (Some(log), Some(place), _) => (to_stream(place, log, &find, &of_flows)?, "appended"),
-        (Some(log), _, Some(to)) => {
-            let sent = to_collector(to, (args.pps, format), log, &find, &of_flows)?;
+    check_options(args, format)?;
+    let (done, verb) = match (&args.to_stream, &args.to_collector) {
+        (Some(place), _) => (to_stream(place, &logs, &find, &of_flows)?, "appended"),
+        (None, Some(to)) => {
+            let sent = to_collector(to, (args.pps, format), &logs, &find, &of_flows)?;
             (sent, "sent")
         }
-        _ => {
+        (None, None) => {
             let done = to_files((args, write, format), &logs, &find, &of_flows)?;
             (done, "exported")
         }
@@ -480,19 +512,9 @@ pub fn run(args: &Args) -> Result<()> {
     ended
 }
 
-fn one_log_only() -> anyhow::Error {
-    refuse(
-        "several logs: only pcapng and pcap files can hold packets of several logs: export flows \
-         and tables of each log separately",
-    )
-}
-
 /// Refuses options that say nothing of what is written.
-fn check_options(args: &Args, logs: &Logs, format: Format) -> Result<()> {
+fn check_options(args: &Args, format: Format) -> Result<()> {
     let is_file_of_packets = matches!(format, Format::Pcapng | Format::Pcap);
-    if logs.only().is_none() && !is_file_of_packets {
-        return Err(one_log_only());
-    }
     if args.dedup.dedup.is_some() && !is_file_of_packets {
         return Err(refuse(
             "--dedup: write pcapng or pcap: flows and tables are exported with all packets",

@@ -34,19 +34,9 @@ pub(crate) struct NamesArgs {
 }
 
 impl NamesArgs {
-    /// Whether there is a file of names.
-    pub(crate) fn has_names(&self) -> bool {
-        !self.files.names.is_empty()
-    }
-
-    /// Whether anything is to be known.
-    pub(crate) fn is_any(&self) -> bool {
-        self.has_names() || self.has_databases() || self.dns_names
-    }
-
-    /// Whether there is a database.
-    pub(crate) fn has_databases(&self) -> bool {
-        !self.files.mmdb.is_empty()
+    /// Whether anything may be known, with these names of files.
+    pub(crate) fn is_any(&self, names: &Names) -> bool {
+        !names.is_empty() || self.dns_names
     }
 
     /// Reads the files.

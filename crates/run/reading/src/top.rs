@@ -1,5 +1,4 @@
-//! `strata top`: which flows, hosts, pairs of hosts, ports, protocols, classes or reasons the packets of logs are
-//! of.
+//! `strata top`: which flows, hosts, pairs of hosts, ports, protocols, classes, reasons or logs packets are of.
 
 mod graph;
 mod tally;
@@ -37,6 +36,7 @@ Examples:
   strata top log/ --by country --mmdb GeoLite2-Country.mmdb 'net 10.0.0.0/8'
   strata top log/ --by pair --graph | dot -Tsvg > hosts.svg
   strata top tap1/ tap2/ --by port 'udp'
+  strata top tap1/ tap2/ --by log
 
 A packet in a tunnel counts for the innermost flow. With --by host, port, network, country or as, a
 packet counts for both of its ends, so that the shares may sum up to 200 %; the line 'counted twice'
@@ -117,6 +117,8 @@ enum By {
     Class,
     /// The reason why packets were kept.
     Reason,
+    /// The log that the packet is in, of several.
+    Log,
 }
 
 impl By {
@@ -134,6 +136,7 @@ impl By {
             Self::Protocol => "protocol",
             Self::Class => "class",
             Self::Reason => "reason",
+            Self::Log => "log",
         }
     }
 
@@ -408,16 +411,16 @@ pub fn run(args: &Args) -> Result<()> {
     if args.graph && args.by != By::Pair {
         return Err(refuse("--graph shows pairs of hosts: give --by pair too"));
     }
-    if args.by == By::Network && !args.names.has_names() {
+    let mut names = args.names.read()?;
+    if args.by == By::Network && names.files().is_empty() {
         return Err(refuse("--by network: name the networks with --names FILE"));
     }
-    if matches!(args.by, By::Country | By::As) && !args.names.has_databases() {
+    if matches!(args.by, By::Country | By::As) && names.databases().len() == 0 {
         return Err(refuse(format!(
             "--by {}: name a database with --mmdb FILE, such as GeoLite2, DB-IP or IPinfo",
             args.by.name()
         )));
     }
-    let mut names = args.names.read()?;
     let mut keys = ByAddress::default();
     let progress = Progress::of_bytes();
     let (logs, filter) = Logs::open(&args.log, &args.more, &args.key, &progress)?;
@@ -425,6 +428,10 @@ pub fn run(args: &Args) -> Result<()> {
     let find = logs.find(&args.span, filter.as_ref())?;
     args.names.read_answers(&mut names, &logs, &find)?;
     let mut rows: Vec<PacketRows> = (0..logs.len()).map(|_| PacketRows::default()).collect();
+    let names_of_logs = logs
+        .all()
+        .map(|(dir, _)| Key::text(&dir.display().to_string()));
+    let names_of_logs: Vec<Key> = names_of_logs.collect();
     let mut tally = Tally::default();
     let exported = logs.each(&find, &Kept::default(), |log, packet| {
         let sums = Sums::of(packet);
@@ -444,6 +451,7 @@ pub fn run(args: &Args) -> Result<()> {
             }
             By::Class => tally.one(Key::text(packet.class.unwrap_or("unknown")), &sums),
             By::Reason => tally.one(Key::text(&packet.judged.reason()), &sums),
+            By::Log => tally.one(names_of_logs[log].clone(), &sums),
         }
         Ok(ControlFlow::Continue(()))
     })?;

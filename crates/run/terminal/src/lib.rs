@@ -33,4 +33,4 @@ pub mod text;
 pub use arguments::{
     address, bounded, disk, feed, key, log_options, model, recording, rings, shadow,
 };
-pub use text::{listing, plain};
+pub use text::{colour, listing, plain};

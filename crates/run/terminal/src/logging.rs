@@ -25,6 +25,8 @@ use tracing_subscriber::prelude::*;
 use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt;
 
+use crate::text::colour::{self, Colour};
+
 /// Prefix of the targets of our own crates.
 const OURS: &str = "strata";
 /// The target of messages printed without `warning: `, whatever their level: whole sentences about
@@ -136,6 +138,10 @@ fn begin_with(wanted: Wanted, format: Option<Option<LogFormat>>) {
     let lines = tracing_subscriber::fmt::layer()
         .log_internal_errors(false)
         .with_writer(|| AboveBar);
+    let of_text = Lines {
+        is_journal,
+        has_colour: !is_journal && colour::is_wanted(&stderr()),
+    };
     let started = match format {
         Some(Some(LogFormat::Json)) => {
             let lines = lines.json().flatten_event(true).with_current_span(false);
@@ -143,13 +149,9 @@ fn begin_with(wanted: Wanted, format: Option<Option<LogFormat>>) {
         }
         Some(None) if is_journal => match journal() {
             Ok(journal) => registry.with(journal).try_init(),
-            Err(_) => registry
-                .with(lines.event_format(Lines { is_journal }))
-                .try_init(),
+            Err(_) => registry.with(lines.event_format(of_text)).try_init(),
         },
-        _ => registry
-            .with(lines.event_format(Lines { is_journal }))
-            .try_init(),
+        _ => registry.with(lines.event_format(of_text)).try_init(),
     };
     started.expect("messages get their way once");
 }
@@ -183,6 +185,8 @@ fn is_journal() -> bool {
 struct Lines {
     /// Whether each line begins with its priority, as sd-daemon(3) specifies.
     is_journal: bool,
+    /// Whether errors and warnings are coloured.
+    has_colour: bool,
 }
 
 impl<S, N> FormatEvent<S, N> for Lines
@@ -204,15 +208,18 @@ where
         }
         let mut message = Message::default();
         event.record(&mut message);
-        let warning = match level == tracing::Level::WARN && target != HAPPENED {
-            true => "warning: ",
-            false => "",
+        let is_warning = level == tracing::Level::WARN && target != HAPPENED;
+        let (name, warning) = match (level, is_warning, self.has_colour) {
+            (tracing::Level::ERROR, _, true) => (Colour::Red.of("strata:"), String::new()),
+            (_, true, true) => ("strata:".into(), Colour::Yellow.of("warning:") + " "),
+            (_, true, false) => ("strata:".into(), "warning: ".into()),
+            _ => ("strata:".into(), String::new()),
         };
         // All lines of a message have its priority.
         let lines = message
             .0
             .replace('\n', &format!("\n{}", self.priority(level)));
-        writeln!(writer, "{}strata: {warning}{lines}", self.priority(level))
+        writeln!(writer, "{}{name} {warning}{lines}", self.priority(level))
     }
 }
 
@@ -318,10 +325,22 @@ mod tests {
 
     /// What `work` logs, at this level.
     fn said(level: &str, is_journal: bool, work: impl FnOnce()) -> String {
+        let has_colour = false;
+        said_as(
+            level,
+            Lines {
+                is_journal,
+                has_colour,
+            },
+            work,
+        )
+    }
+
+    fn said_as(level: &str, lines: Lines, work: impl FnOnce()) -> String {
         let page = Page::default();
         let writer = page.clone();
         let lines = tracing_subscriber::fmt::layer()
-            .event_format(Lines { is_journal })
+            .event_format(lines)
             .with_writer(move || writer.clone());
         let wanted: Wanted = level.parse().unwrap();
         let subscriber = tracing_subscriber::registry().with(wanted.0).with(lines);
@@ -344,6 +363,18 @@ mod tests {
         let expected = "strata: it ends\nstrata: warning: odd: 7\n\
              strata: mode log-all: a link is full\nstrata: one\ntwo\n";
         assert_eq!(said("info", false, all), expected);
+    }
+
+    #[test]
+    fn errors_and_warnings_stand_out_where_there_are_colours() {
+        let lines = Lines {
+            is_journal: false,
+            has_colour: true,
+        };
+        let expected = "\x1b[1;31mstrata:\x1b[0m it ends\n\
+             strata: \x1b[1;33mwarning:\x1b[0m odd: 7\n\
+             strata: mode log-all: a link is full\nstrata: one\ntwo\n";
+        assert_eq!(said_as("info", lines, all), expected);
     }
 
     #[test]

@@ -2,6 +2,7 @@
 //! could not take.
 
 mod logs;
+mod merge;
 pub mod names;
 pub mod statement;
 pub mod vectors;

@@ -1,5 +1,6 @@
 //! Words and numbers as users read and write them.
 
+pub mod colour;
 pub mod listing;
 pub mod plain;
 

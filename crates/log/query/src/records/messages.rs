@@ -214,6 +214,8 @@ pub(crate) enum Carrier {
 pub(crate) struct Messages {
     protocol: FlowProtocol,
     carrier: Carrier,
+    /// The observation domain, in NetFlow 9 the source: templates and sequence numbers are of one.
+    domain: u32,
     /// Data records by template.
     sets: [Vec<u8>; TEMPLATES.len()],
     records: u32,
@@ -228,10 +230,12 @@ pub(crate) struct Messages {
 }
 
 impl Messages {
-    pub(crate) fn new(protocol: FlowProtocol, carrier: Carrier) -> Self {
+    /// Of a domain; 0 for no particular one.
+    pub(crate) fn new(protocol: FlowProtocol, carrier: Carrier, domain: u32) -> Self {
         Self {
             protocol,
             carrier,
+            domain,
             sets: Default::default(),
             records: 0,
             written: 0,
@@ -448,8 +452,7 @@ impl Messages {
         }
         header.extend_from_slice(&self.export_time_s.to_be_bytes());
         header.extend_from_slice(&self.sequence.to_be_bytes());
-        // No particular observation domain, or source: templates are valid for one.
-        header.extend_from_slice(&0_u32.to_be_bytes());
+        header.extend_from_slice(&self.domain.to_be_bytes());
         Ok(header)
     }
 }

@@ -62,6 +62,24 @@ impl FlowRecord {
         ns.expect("a flow has its times").cast_unsigned()
     }
 
+    /// When its last packet arrived, ns since 1970.
+    ///
+    /// # Panics
+    ///
+    /// If the values were not those of a flow.
+    #[must_use]
+    pub fn last_ns(&self) -> u64 {
+        self.time(FlowColumn::LastTime)
+    }
+
+    /// About how many bytes of memory it takes.
+    #[must_use]
+    pub fn memory_bytes(&self) -> usize {
+        let texts = self.values.iter().filter_map(Value::as_str);
+        let texts: usize = texts.map(str::len).sum();
+        texts.saturating_add(size_of_val(self.values.as_slice()))
+    }
+
     pub(crate) fn address(&self, column: FlowColumn) -> Option<IpAddr> {
         self.get(column).as_str()?.parse().ok()
     }

@@ -2,6 +2,10 @@
 
 use std::io;
 
+/// What a user can do to be permitted to capture.
+pub(super) const PERMIT: &str = "run as root, or permit it to the program, once: `sudo setcap \
+     cap_net_raw,cap_net_admin,cap_bpf+ep PROGRAM`";
+
 /// What went wrong with live capture.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -30,10 +34,7 @@ pub enum LiveError {
         interface: String,
     },
     /// The process lacks the permission to capture.
-    #[error(
-        "{interface}: capturing is not permitted: run as root, or permit it to the program: \
-         `setcap cap_net_raw,cap_net_admin,cap_bpf+ep PROGRAM`"
-    )]
+    #[error("{interface}: capturing is not permitted: {}", PERMIT)]
     NotPermitted {
         /// The interface.
         interface: String,

@@ -8,7 +8,7 @@ use strata_sys::interface as asked;
 use strata_sys::socket::packet_socket;
 use strata_wire::{LinkType, exact};
 
-use super::error::LiveError;
+use super::error::{LiveError, PERMIT};
 use super::netlink::{Netlink, attribute, malformed, text};
 
 /// The name under which all interfaces are captured together.
@@ -254,9 +254,9 @@ impl Device {
     #[must_use]
     pub fn offers(&self) -> Offers {
         let packet_problem = match packet_socket(false) {
-            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Some(String::from(
-                "not permitted: run as root, or with cap_net_raw",
-            )),
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                Some(format!("not permitted: {PERMIT}"))
+            }
             Err(error) => Some(error.to_string()),
             Ok(_) if !self.is_up => Some(format!("it is down: `ip link set {} up`", self.name)),
             Ok(_) => None,

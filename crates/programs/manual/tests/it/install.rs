@@ -11,11 +11,11 @@ use crate::{PROGRAMS, built, ok};
 
 const CONFIG: &str = "etc/strata/strata.toml";
 
-fn workspace_root() -> PathBuf {
+pub(crate) fn workspace_root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../..")
 }
 
-fn make(arguments: &[&str]) -> String {
+pub(crate) fn make(arguments: &[&str]) -> String {
     let mut command = Command::new("make");
     command.args(["--no-print-directory", "-C"]);
     command.arg(workspace_root()).args(arguments);
@@ -42,7 +42,7 @@ fn files(root: &Path) -> BTreeMap<PathBuf, u32> {
     found
 }
 
-fn is_installed(tool: &str) -> bool {
+pub(crate) fn is_installed(tool: &str) -> bool {
     Command::new("which")
         .arg(tool)
         .output()

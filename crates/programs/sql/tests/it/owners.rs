@@ -47,6 +47,10 @@ fn addresses_have_names_and_tags() {
     );
     let tagged = "SELECT count(*) AS n FROM packets WHERE address_tagged(src, 'inner')";
     assert_eq!(query(&log, tagged, &options), format!("n\n{of_host}\n"));
+    let config = dir.path().join("strata.toml");
+    fs::write(&config, format!("[names]\nfiles = [{file:?}]\n")).unwrap();
+    let configured = [&csv[..], &["--config", config.to_str().unwrap()]].concat();
+    assert_eq!(query(&log, tagged, &configured), format!("n\n{of_host}\n"));
     let single =
         "SELECT address_name('::1') AS a, address_name('x') AS b, address_tagged(NULL, 'any') AS c";
     assert_eq!(query(&log, single, &options), "a,b,c\n,,\n");

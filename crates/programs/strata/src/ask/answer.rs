@@ -112,7 +112,7 @@ impl Answers {
         Ok(Self {
             format,
             write: args.write.clone(),
-            sources: super::sources(args),
+            sources: super::sources(args)?,
             sorted: sorted.collect::<Result<_>>()?,
             shapes,
             top: args.top.map(strata_wire::exact),

@@ -57,7 +57,7 @@ pub(super) fn ask(
     }
     let log = open_log(&args.of_logs.key, dir, "queries")?;
     let read = args.of_logs.key.sources([(dir, &log)]).files(&args.files);
-    answers.reads(read.files(args.names.files()));
+    answers.reads(read.files(&args.names.files()?));
     answers.open()?;
     let times = [&args.of_logs.from, &args.of_logs.to];
     let find = find_between(times, first_packet_ns(&log)?, filter)?;

@@ -34,6 +34,12 @@ fn rate(bytes_per_second: f64) -> String {
     format!("{}/s", human_bytes(whole(bytes_per_second)))
 }
 
+/// Whether a fact of the status page says that packets are lost, or that the model does not fit.
+pub(super) fn is_alarming(fact: &str) -> bool {
+    let is_lost = fact.starts_with("lost ") || fact.starts_with("packets  dropped");
+    is_lost || fact.contains("NO LONGER FITS")
+}
+
 /// The status page.
 pub(super) fn status(status: &Status, events: &[Event], reader: Reader) -> String {
     let head = format!(

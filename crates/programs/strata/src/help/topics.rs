@@ -27,7 +27,8 @@ packets, and 'vlan and tcp' tagged ones. Filters go after all options:
   tcp[tcpflags] & tcp-syn != 0         bytes of a header
   not, and, or, ( )                    quote parentheses and < > for the shell
 
-read, grep, top, export and ask also know named networks, where the names are given:
+read, grep, top, export and ask also know named networks. Options give the names, or [names] in the
+configuration file (STRATA_CONFIG):
 
   tag dmz                              networks on lines such as '10.0.0.0/8 dmz' (--names FILE)
   country DE, src asn 64500            networks in a database such as GeoLite2 (--mmdb FILE)

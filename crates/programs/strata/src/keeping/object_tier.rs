@@ -2,18 +2,19 @@
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use anyhow::{Result, anyhow};
 use strata_archive::{Moved, Place, relocate_until};
-use strata_store::damage_texts;
+use strata_store::{Log, damage_texts};
 use strata_terminal::disk::disk;
 use strata_terminal::logging::QuietArgs;
 use strata_terminal::output::{Completeness, print_json, refuse, standard};
 use strata_terminal::progress::Progress;
 use strata_terminal::signals::{Interrupted, stop_on_signal};
 use strata_terminal::text::duration_ns;
-use strata_wire::{count_of, grouped, human_bytes, unix_ns};
-use tracing::{error, info};
+use strata_wire::{Printable, count_of, grouped, human_bytes, unix_ns};
+use tracing::{error, info, warn};
 
 use super::prune;
 
@@ -149,6 +150,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let disk = disk(&args.log)?;
     let stop = stop_on_signal()?;
     let until_ns = unix_ns().saturating_sub(age_ns);
+    let is_compacted = !Log::on(Arc::clone(&disk))?.archive().parts.is_empty();
     let progress = Progress::unless(args.quiet.is_quiet(), Progress::of_bytes);
     let disk = progress.watch(disk);
     let moved = relocate_until(&disk, &place, until_ns, &stop, |_| ())?;
@@ -170,6 +172,12 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         summary(&moved)?;
     }
     say(&moved);
+    if !is_compacted {
+        warn!(
+            "nothing in this log is compacted yet, and only compacted files are moved: first run `strata compact {}`",
+            Printable(&args.log.display().to_string())
+        );
+    }
     moved.away.iter().for_each(prune::warn_of_away);
     ended
 }

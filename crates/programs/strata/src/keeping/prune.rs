@@ -12,6 +12,7 @@ use strata_store::{Disk, Log, RemovedBy};
 use strata_terminal::disk::disk;
 use strata_terminal::logging::QuietArgs;
 use strata_terminal::output::{print_json, refuse, standard};
+use strata_terminal::progress::Progress;
 use strata_terminal::text::{bytes, count_of, duration_ns};
 use strata_wire::{Printable, grouped, human_bytes, unix_ns};
 use tracing::{info, warn};
@@ -177,7 +178,8 @@ impl Answer {
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
-    let disk = disk(&args.log)?;
+    let progress = Progress::unless(args.quiet.is_quiet(), Progress::of_bytes);
+    let disk = progress.watch(disk(&args.log)?);
     let retention = args.retention.parse()?;
     let Some(retention) = retention else {
         return Err(refuse(
@@ -195,6 +197,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         may_take_most: args.retention.yes,
     };
     let pruned = prune_as(&disk, &retention, &options)?;
+    drop(progress);
     if args.json {
         print_json(&Answer::new(&pruned, args.dry_run))?;
     } else if !args.quiet.is_quiet() {

@@ -1,12 +1,13 @@
 //! How well the model fits the traffic, as `record` saves it and `info` shows it.
 
 use std::fs;
-use std::io::{ErrorKind, Write};
+use std::io::{ErrorKind, Write, stdout};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use strata_classify::{DRIFTED, DriftReport, SAMPLES_MIN};
 use strata_store::{check_drift, drift_name};
+use strata_terminal::colour::{self, Colour};
 
 /// How many features are named.
 const SHOWN: usize = 3;
@@ -41,8 +42,15 @@ pub(crate) fn print(out: &mut impl Write, report: &DriftReport) -> Result<()> {
             )?;
             return Ok(());
         }
-        Some(false) => "the model fits this traffic",
-        Some(true) => "the model NO LONGER FITS this traffic: train it again on captures of it",
+        Some(false) => String::from("the model fits this traffic"),
+        Some(true) => {
+            let alarm = "NO LONGER FITS";
+            let alarm = match colour::is_wanted(&stdout()) {
+                true => Colour::Red.of(alarm),
+                false => alarm.to_owned(),
+            };
+            format!("the model {alarm} this traffic: train it again on captures of it")
+        }
     };
     writeln!(
         out,

@@ -69,7 +69,7 @@ pub fn reference() -> String {
          errors. During a live capture, `kill -HUP` reloads the file: modes and policies change \
          without losing a packet, and unchanged policies keep their hit counts. If the file has \
          an error, nothing changes. (`strata rotate` starts new files of the log.) A relay uses \
-         only `[elastic]`, for its own disk.\n\nPolicies added to a running recording with \
+         only `[elastic]`, for its own disk; commands that read logs use only `[names]`.\n\nPolicies added to a running recording with \
          `strata policy add` or the API are not part of this file. They survive a reload and are \
          saved in the log's directory as `policies.jsonl`; a later recording into the same \
          directory starts with these policies, under the same numbers. If you later add one of \

@@ -1,7 +1,7 @@
 //! What an export wrote, and what is missing.
 
 use anyhow::{Result, bail};
-use strata_query::ExportedFlows;
+use strata_query::{Exported, ExportedFlows};
 use strata_store::{Damage, damage_texts};
 use strata_terminal::output::Completeness;
 use strata_terminal::selection::{Lacking, report, say_untested};
@@ -63,6 +63,17 @@ pub(super) struct Answer {
 }
 
 impl Done {
+    pub(super) fn of_packets(exported: Exported) -> Self {
+        Self {
+            count: Count::Packets(exported.packets),
+            damage: exported.damage,
+            left_out: exported.left_out,
+            untested: exported.untested,
+            doubles: None,
+            written: FilesWritten::default(),
+        }
+    }
+
     pub(super) fn of_flows(exported: ExportedFlows, too_long: u64) -> Self {
         Self {
             count: Count::Flows(FlowCounts {

@@ -29,7 +29,7 @@ impl Owners {
         logs: &Logs,
         find: &Find<'_>,
     ) -> Result<Self> {
-        if !args.is_any() {
+        if !args.is_any(&names) {
             return Ok(Self::default());
         }
         args.read_answers(&mut names, logs, find)?;

@@ -1,20 +1,20 @@
 //! The logs that a command reads: one, or several, whose packets are merged by time.
 
-use std::cmp::Reverse;
-use std::collections::binary_heap::PeekMut;
-use std::collections::{BTreeSet, BinaryHeap, HashSet};
+use std::collections::{BTreeSet, HashSet};
 use std::fs;
+use std::io;
 use std::ops::ControlFlow;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::thread::{self, Scope, ScopedJoinHandle};
-use std::vec;
+use std::thread;
 
 use anyhow::{Result, bail};
 use strata_capture::TIME_OUT_OF_RANGE;
 use strata_filter::Filter;
-use strata_query::{Exported, Find, Kept, LoggedPacket, MEMORY_BYTES, PacketCopy};
+use strata_query::{
+    Exported, ExportedFlows, Find, FlowOptions, FlowRecord, Kept, LoggedPacket, MEMORY_BYTES,
+    PacketCopy, flows,
+};
 use strata_store::{Log, StoreError};
 use strata_wire::Printable;
 use tracing::{error, info, warn};
@@ -24,15 +24,11 @@ use crate::output::refuse;
 use crate::progress::Progress;
 use crate::text;
 
-use super::{KeptArgs, SpanArgs, each, first_packet_ns, span_text};
+use super::merge::{Batch, Stream, merge};
+use super::{KeptArgs, SpanArgs, check_fit, each, first_packet_ns, span_text};
 
 /// Logs read at a time: each has a thread.
 const LOGS_MAX: usize = 64;
-/// Packets that a thread hands over together, and their bytes: the last packet may exceed these.
-const BATCH_PACKETS: usize = 256;
-const BATCH_BYTES: usize = 256 << 10;
-/// Batches of a log that wait for their turn.
-const BATCHES: usize = 4;
 /// Memory for packets of compacted logs that wait within their log, for all logs together.
 const WAITING_BYTES: usize = 512 << 20;
 
@@ -56,25 +52,6 @@ pub struct Lacking {
     pub packets: u64,
     /// The first warning of it; `None` if nothing is missing as far as is known.
     pub problem: Option<String>,
-}
-
-/// Packets of a log, from its thread.
-struct Stream<'scope> {
-    batches: Receiver<Vec<PacketCopy>>,
-    batch: vec::IntoIter<PacketCopy>,
-    read: ScopedJoinHandle<'scope, Result<Exported>>,
-}
-
-impl Stream<'_> {
-    /// The next packet, as soon as there is one; `None` at the end.
-    fn next(&mut self) -> Option<PacketCopy> {
-        if let Some(packet) = self.batch.next() {
-            return Some(packet);
-        }
-        // A thread sends no empty batch.
-        self.batch = self.batches.recv().ok()?.into_iter();
-        self.batch.next()
-    }
 }
 
 impl Logs {
@@ -139,6 +116,13 @@ impl Logs {
     #[must_use]
     pub fn name(&self, log: usize) -> Option<&str> {
         (self.logs.len() > 1).then_some(&self.logs[log].name)
+    }
+
+    /// The names of the logs; empty if there is only one.
+    #[must_use]
+    pub fn names(&self) -> Vec<String> {
+        let names = (0..self.logs.len()).filter_map(|log| self.name(log));
+        names.map(str::to_owned).collect()
     }
 
     /// What is wanted of these logs: a time without a date is on the day of the first packet of all.
@@ -260,40 +244,110 @@ impl Logs {
         }
         let waiting_bytes = WAITING_BYTES / self.logs.len();
         thread::scope(|scope| {
-            let mut streams: Vec<_> = self
-                .logs
-                .iter()
-                .map(|named| start(scope, &named.log, *find, kept.clone(), waiting_bytes))
-                .collect();
-            merge(&mut streams, take)?;
-            self.sum(streams)
+            let start = |named| {
+                let Named { log, .. }: &Named = named;
+                let (find, kept) = (*find, kept.clone());
+                Stream::start(scope, move |batch: &mut Batch<PacketCopy>| {
+                    each(waiting_bytes, log, &find, kept, |packet| {
+                        Ok(batch.push(PacketCopy::of(packet)))
+                    })
+                })
+            };
+            let mut streams: Vec<_> = self.logs.iter().map(start).collect();
+            merge(&mut streams, |log, packet| take(log, &packet.packet()))?;
+            let read = streams.into_iter().map(Stream::end);
+            let mut sum = Exported::default();
+            self.sum(read, |exported| sum.add(exported))?;
+            Ok(sum)
         })
     }
 
-    /// What the threads have read.
-    fn sum(&self, streams: Vec<Stream<'_>>) -> Result<Exported> {
-        let mut sum = Exported::default();
-        let mut unread = 0;
-        for (named, stream) in self.logs.iter().zip(streams) {
-            // A thread that still sends ends with this.
-            drop(stream.batches);
-            match stream.read.join() {
-                Ok(Ok(exported)) => sum.add(exported),
-                Ok(Err(problem)) => {
-                    error!("{}: {problem:#}", named.name);
+    /// Hands out the flows of the wanted packets, and the index of the log of each, until `take` fails. Flows of a
+    /// log come as they end; of several, the next flow of all is the one whose last packet arrived first. Returns sums
+    /// over all logs, without the numbers of flows and records.
+    ///
+    /// # Errors
+    ///
+    /// If `take` fails. If a log cannot be read to its end, this is said when the others have been read.
+    pub fn each_flow(
+        &self,
+        find: &Find<'_>,
+        options: &FlowOptions<'_>,
+        mut take: impl FnMut(usize, &FlowRecord) -> Result<()>,
+    ) -> Result<ExportedFlows> {
+        if let [only] = self.logs.as_slice() {
+            let mut failure = None;
+            let mut one = |record| {
+                take(0, &record).map_err(|error| {
+                    failure = Some(error);
+                    stopped()
+                })
+            };
+            let read = flows(&only.log, find, options, &mut one);
+            return match failure {
+                Some(failure) => Err(failure),
+                None => fitting(read?),
+            };
+        }
+        let options = FlowOptions {
+            memory_bytes: WAITING_BYTES / self.logs.len(),
+            ..*options
+        };
+        thread::scope(|scope| {
+            let start = |named| {
+                let Named { log, .. }: &Named = named;
+                let (find, options) = (*find, options);
+                Stream::start(scope, move |batch: &mut Batch<FlowRecord>| {
+                    let mut one = |record| match batch.push(record) {
+                        ControlFlow::Continue(()) => Ok(()),
+                        ControlFlow::Break(()) => Err(stopped()),
+                    };
+                    fitting(flows(log, &find, &options, &mut one)?)
+                })
+            };
+            let mut streams: Vec<_> = self.logs.iter().map(start).collect();
+            merge(&mut streams, |log, record| {
+                take(log, &record)?;
+                Ok(ControlFlow::Continue(()))
+            })?;
+            let read = streams.into_iter().map(Stream::end);
+            let mut sum = ExportedFlows::default();
+            self.sum(read, |exported| sum.add(exported))?;
+            Ok(sum)
+        })
+    }
+
+    /// Adds what was read of each log, in their order.
+    fn sum<E>(&self, read: impl Iterator<Item = Result<E>>, mut add: impl FnMut(E)) -> Result<()> {
+        let mut unread = 0_u64;
+        for (named, read) in self.logs.iter().zip(read) {
+            match read {
+                Ok(read) => add(read),
+                Err(problem) => {
+                    error!("{}: {problem:#}", Printable(&named.name));
                     unread += 1;
                 }
-                Err(panic) => std::panic::resume_unwind(panic),
             }
         }
         match unread {
-            0 => Ok(sum),
+            0 => Ok(()),
             _ => bail!(
                 "{unread} of {} logs could not be read to the end (see above)",
                 self.logs.len()
             ),
         }
     }
+}
+
+/// The error by which the reading of flows ends early.
+fn stopped() -> io::Error {
+    io::Error::other("enough was read")
+}
+
+/// Flows, unless the filter fits the link type of no packet.
+fn fitting(exported: ExportedFlows) -> Result<ExportedFlows> {
+    check_fit(exported.misfit.as_ref())?;
+    Ok(exported)
 }
 
 /// Refuses a log that is named twice.
@@ -331,92 +385,4 @@ pub fn named_again<'a>(paths: &[&'a Path]) -> Option<&'a Path> {
 fn names_log(word: &str) -> bool {
     let dir = Path::new(word);
     dir.is_dir() && !matches!(Log::open(dir), Err(StoreError::Missing { .. }))
-}
-
-/// Starts a thread that reads a log.
-fn start<'scope, 'env>(
-    scope: &'scope Scope<'scope, 'env>,
-    log: &'env Log,
-    find: Find<'env>,
-    kept: Kept,
-    waiting_bytes: usize,
-) -> Stream<'scope> {
-    let (sender, batches) = sync_channel(BATCHES);
-    let read = scope.spawn(move || {
-        let mut batch = Batch::new(sender);
-        let exported = each(waiting_bytes, log, &find, kept, |packet| {
-            Ok(batch.push(PacketCopy::of(packet)))
-        })?;
-        // The reader may have stopped.
-        let _ = batch.send();
-        Ok(exported)
-    });
-    Stream {
-        batches,
-        batch: Vec::new().into_iter(),
-        read,
-    }
-}
-
-/// Packets that a thread will hand over.
-struct Batch {
-    packets: Vec<PacketCopy>,
-    bytes: usize,
-    sender: SyncSender<Vec<PacketCopy>>,
-}
-
-impl Batch {
-    fn new(sender: SyncSender<Vec<PacketCopy>>) -> Self {
-        Self {
-            packets: Vec::new(),
-            bytes: 0,
-            sender,
-        }
-    }
-
-    fn push(&mut self, packet: PacketCopy) -> ControlFlow<()> {
-        self.bytes = self.bytes.saturating_add(packet.kept_bytes());
-        self.packets.push(packet);
-        match self.packets.len() >= BATCH_PACKETS || self.bytes >= BATCH_BYTES {
-            true => self.send(),
-            false => ControlFlow::Continue(()),
-        }
-    }
-
-    /// Breaks if no packet is wanted any more.
-    fn send(&mut self) -> ControlFlow<()> {
-        self.bytes = 0;
-        let packets = std::mem::take(&mut self.packets);
-        if packets.is_empty() || self.sender.send(packets).is_ok() {
-            ControlFlow::Continue(())
-        } else {
-            ControlFlow::Break(())
-        }
-    }
-}
-
-/// Hands out packets of all streams by time; with equal times, the first log goes first.
-fn merge(
-    streams: &mut [Stream<'_>],
-    mut take: impl FnMut(usize, &LoggedPacket<'_>) -> Result<ControlFlow<()>>,
-) -> Result<()> {
-    let mut packets: Vec<Option<PacketCopy>> = streams.iter_mut().map(Stream::next).collect();
-    let heads = packets.iter().enumerate();
-    let mut heads: BinaryHeap<Reverse<(u64, usize)>> = heads
-        .filter_map(|(index, packet)| Some(Reverse((packet.as_ref()?.ts_ns(), index))))
-        .collect();
-    while let Some(mut head) = heads.peek_mut() {
-        let Reverse((_, index)) = *head;
-        let packet = packets[index].take();
-        let packet = packet.expect("each head is of a packet");
-        if take(index, &packet.packet())?.is_break() {
-            return Ok(());
-        }
-        packets[index] = streams[index].next();
-        match &packets[index] {
-            Some(next) => *head = Reverse((next.ts_ns(), index)),
-            None => drop(PeekMut::pop(head)),
-        }
-    }
-    Ok(())
 }

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use anyhow::Result;
+use strata_control::config::{Config, NamesConfig};
 use strata_networks::Names;
 
 /// Files in which names are found.
@@ -20,15 +21,42 @@ pub struct NameFiles {
     /// networks. May be given several times.
     #[arg(long, value_name = "FILE")]
     pub mmdb: Vec<PathBuf>,
+
+    /// Use the files that [names] in this configuration file (TOML) lists, unless --names or --mmdb
+    /// gives others of their kind.
+    #[arg(long, value_name = "FILE", env = "STRATA_CONFIG")]
+    pub config: Option<PathBuf>,
 }
 
 impl NameFiles {
-    /// The files, which no output may replace.
-    pub fn files(&self) -> impl Iterator<Item = &PathBuf> {
-        self.names.iter().chain(&self.mmdb)
+    /// The files of names, and the configuration file if it was read: no output may replace them.
+    ///
+    /// # Errors
+    ///
+    /// If the configuration file cannot be read or understood.
+    pub fn files(&self) -> Result<Vec<PathBuf>> {
+        let found = self.found()?;
+        let files = found.files.into_iter().chain(found.mmdb);
+        Ok(files.chain(self.config.clone()).collect())
     }
 
-    /// The first of these options that is given.
+    /// The files of the options, or else of the configuration file.
+    fn found(&self) -> Result<NamesConfig> {
+        let is_needed = self.names.is_empty() || self.mmdb.is_empty();
+        let mut found = match &self.config {
+            Some(path) if is_needed => Config::read(path)?.names,
+            _ => NamesConfig::default(),
+        };
+        if !self.names.is_empty() {
+            found.files.clone_from(&self.names);
+        }
+        if !self.mmdb.is_empty() {
+            found.mmdb.clone_from(&self.mmdb);
+        }
+        Ok(found)
+    }
+
+    /// The first of --names and --mmdb that is given.
     #[must_use]
     pub fn option(&self) -> Option<&'static str> {
         match (self.names.is_empty(), self.mmdb.is_empty()) {
@@ -42,8 +70,9 @@ impl NameFiles {
     ///
     /// # Errors
     ///
-    /// If one cannot be read or understood; with its line, if it has lines.
+    /// If one, or the configuration file, cannot be read or understood; with its line, if it has lines.
     pub fn read(&self) -> Result<Names> {
-        Ok(Names::read(&self.names, &self.mmdb)?)
+        let found = self.found()?;
+        Ok(Names::read(&found.files, &found.mmdb)?)
     }
 }

@@ -101,6 +101,9 @@ impl Line {
         for file in &self.names.mmdb {
             option("--mmdb", file.into());
         }
+        if let Some(file) = &self.names.config {
+            option("--config", file.into());
+        }
         option("--sort-memory", self.memory.to_string().into());
         option("--write", self.write.clone().into());
         line.extend([

@@ -126,6 +126,32 @@ fn nfcapd_receives_all_flows() {
     assert_eq!(Some(flows), told["records"].as_u64());
 }
 
+/// Of several logs, each is a source of its own, whose numbers have no gap.
+#[test]
+fn nfcapd_receives_the_flows_of_several_logs() {
+    let dir = tempfile::tempdir().unwrap();
+    let traces = [MIX, "labelled/cic2017-sqli/trace.pcap"];
+    let logs = [0, 1].map(|at| {
+        let log = dir.path().join(format!("log{at}"));
+        ok(&mut record(data_dir().join(traces[at]), &log));
+        log
+    });
+    let received = |logs: &[PathBuf], format: &str| {
+        let scratch = tempfile::tempdir().unwrap();
+        let nfcapd = Nfcapd::start(scratch.path());
+        let mut export = strata();
+        export.arg("export").args(logs).args(["-F", format]);
+        ok(export.args(["--to-collector", &nfcapd.address()]));
+        nfcapd.counts()
+    };
+    for format in ["ipfix", "netflow9"] {
+        let [one, other] = [0, 1].map(|at| received(&logs[at..=at], format));
+        let sum = [0, 1, 2].map(|at| one[at] + other[at]);
+        assert_eq!(received(&logs, format), sum, "{format}");
+        assert_eq!(sum[2], 0);
+    }
+}
+
 /// Flows of an interface go when they are idle, without those that the recording sends itself; a collector that is
 /// gone does not disturb it.
 #[test]

@@ -20,3 +20,4 @@ mod reasons;
 mod rest;
 mod rotated;
 mod scratch;
+mod several;

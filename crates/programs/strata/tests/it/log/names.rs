@@ -1,6 +1,7 @@
 //! Names, countries and autonomous systems of addresses in `strata top`, `read` and `grep`, compared with
 //! libmaxminddb and, for names in DNS answers, with tshark.
 
+mod configured;
 mod filters;
 mod page;
 

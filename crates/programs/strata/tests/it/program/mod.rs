@@ -6,6 +6,7 @@ mod cli;
 mod config;
 mod json;
 mod logging;
+mod newcomers;
 mod options;
 mod quiet;
 mod sandbox;

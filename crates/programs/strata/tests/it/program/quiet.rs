@@ -156,6 +156,29 @@ fn on_a_terminal(command: &mut Command) -> Vec<u8> {
     reading.join().unwrap()
 }
 
+/// A warning has a colour on a terminal that has some, unless the user wants none.
+#[test]
+fn warnings_have_a_colour_on_a_terminal() {
+    let dir = tempfile::tempdir().unwrap();
+    let half = dir.path().join("half.pcap");
+    let bytes = fs::read(mix()).unwrap();
+    fs::write(&half, &bytes[..bytes.len() / 2]).unwrap();
+    let said = |log: &str, variables: &[(&str, &str)]| {
+        let mut command = record(&half, dir.path().join(log));
+        command.arg("--quiet").env_remove("NO_COLOR");
+        let command = command.env("TERM", "xterm").envs(variables.iter().copied());
+        String::from_utf8(on_a_terminal(command)).unwrap()
+    };
+    let coloured = said("coloured", &[]);
+    let begin = "strata: \x1b[1;33mwarning:\x1b[0m ";
+    assert!(coloured.starts_with(begin), "{coloured:?}");
+    for (log, variable) in [("plain", ("NO_COLOR", "1")), ("dumb", ("TERM", "dumb"))] {
+        let plain = said(log, &[variable]);
+        assert!(plain.starts_with("strata: warning: "), "{plain:?}");
+        assert!(!plain.contains('\x1b'), "{plain:?}");
+    }
+}
+
 #[test]
 fn a_terminal_gets_no_progress() {
     let dir = tempfile::tempdir().unwrap();

@@ -11,7 +11,7 @@ use super::{OWNERS, database, log_of_mix};
 use crate::serve::http::{Serving, quoted};
 
 /// Packets of the capture that match, by tcpdump.
-fn counted(filter: &str) -> u64 {
+pub(super) fn counted(filter: &str) -> u64 {
     let trace = data_dir().join("labelled/mix-test/trace.pcap");
     let mut tcpdump = Command::new("tcpdump");
     let output = tcpdump.args(["-n", "--count", "-r"]).arg(trace).arg(filter);
