@@ -1,5 +1,6 @@
 //! `strata stream tail`.
 
+pub(super) mod filter;
 pub(super) mod several;
 
 use std::fmt::Write as _;
@@ -22,6 +23,7 @@ use strata_terminal::signals::stop_on_signal;
 use strata_terminal::text;
 use strata_wire::{Printable, PrintableJson, exact, grouped, unix_ns};
 
+use self::filter::Filter;
 use super::decode::decoded;
 use super::place::PlaceArgs;
 use super::say_what_is_gone;
@@ -44,7 +46,9 @@ Examples:
   strata stream tail streams/ kernel -f --cursor @alerts  records that 'alerts' has not read yet
   strata stream tail streams/ kernel --since 13:05 --json
   strata stream tail streams/ 'host*' -f --json           of several streams, merged by time
+  strata stream tail streams/ logs --cursor 0.0 --where resource.service.name=web
   strata stream tail localhost:4793/kernel -f             from a server (strata stream serve)
+  strata stream tail 'localhost:4793/host*' --cursor @siem -f
 
 A cursor is a position between two records, written as page number and offset, such as 17.40960:
 with each record, --json prints the cursor after it. A cursor stays valid when records are appended,
@@ -53,8 +57,8 @@ is a cursor that is kept in the directory, or by the server: it begins at the ol
 saved every second and at the end. If this process is killed, the next one with this name prints the
 records of the last second again.
 
-With * or ? in the name, the streams of the directory that match are printed together (at most 64),
-in order of time; new ones are found while they are followed. With --json, stream is the name of a
+With * or ? in the name, the streams of the directory or the server that match are printed together
+(at most 64), in order of time; new ones are found while they are followed. With --json, stream is the name of a
 record's stream. --cursor @NAME keeps a cursor for each of them; -n counts the records of all.
 
 Records are printed unchanged, one per line; on a terminal, control characters are escaped. With
@@ -77,6 +81,10 @@ pub(super) struct Args {
     /// ones, 10 by default, after which --follow continues with new ones.
     #[arg(short = 'n', long, value_name = "N", value_parser = text::number)]
     pub(super) records: Option<u64>,
+    /// Print only records that are JSON objects with this value, of those that --cursor, --since, -n
+    /// or --follow choose: KEY.KEY=VALUE for one in another object. May be given several times.
+    #[arg(long = "where", value_name = "KEY=VALUE")]
+    filters: Vec<String>,
     /// Continue with new records as they arrive, until Ctrl-C.
     #[arg(short, long)]
     pub(super) follow: bool,
@@ -95,9 +103,15 @@ pub(super) struct Args {
     pub(super) sandbox: SandboxArgs,
 }
 
+/// Which records are written, and how.
+pub(super) struct Printing {
+    shown: Shown,
+    filter: Filter,
+}
+
 /// How records are written.
 #[derive(Clone, Copy)]
-pub(super) enum Shown {
+enum Shown {
     Json,
     Framed,
     Raw,
@@ -107,7 +121,20 @@ pub(super) enum Shown {
 }
 
 impl Args {
-    pub(super) fn shown(&self) -> Result<Shown> {
+    pub(super) fn printing(&self) -> Result<Printing> {
+        let is_placed = self.cursor.is_some() || self.since.is_some() || self.records.is_some();
+        if !self.filters.is_empty() && !is_placed && !self.follow {
+            return Err(refuse(
+                "--where: say which records to look at: --cursor 0.0 for all, --since, -n or --follow",
+            ));
+        }
+        Ok(Printing {
+            shown: self.shown()?,
+            filter: Filter::of(&self.filters)?,
+        })
+    }
+
+    fn shown(&self) -> Result<Shown> {
         let is_terminal = io::stdout().is_terminal();
         if is_terminal && (self.framed || self.raw) {
             return Err(refuse(
@@ -132,14 +159,17 @@ fn hex(bytes: &[u8]) -> String {
     text
 }
 
-/// Writes a record; of several streams, JSON names its stream.
+/// Writes a record, if it is wanted; of several streams, JSON names its stream.
 pub(super) fn show(
     out: &mut impl Write,
-    shown: Shown,
+    printing: &Printing,
     entry: &Entry<'_>,
     stream: Option<&StreamName>,
 ) -> io::Result<()> {
-    match shown {
+    if !printing.filter.passes(entry.payload) {
+        return Ok(());
+    }
+    match printing.shown {
         Shown::Json => {
             let (key, value) = match str::from_utf8(entry.payload) {
                 Ok(text) => ("text", text.to_owned()),
@@ -296,11 +326,11 @@ fn begin<'a>(
 fn print(
     reader: &mut StreamReader,
     out: &mut io::BufWriter<Standard>,
-    shown: Shown,
+    printing: &Printing,
     max: u64,
 ) -> Result<u64> {
     let count = reader.read(max, |entry| {
-        show(out, shown, entry, None)?;
+        show(out, printing, entry, None)?;
         Ok::<bool, Failed>(true)
     });
     let count = count.map_err(Failed::into_error)?;
@@ -309,7 +339,7 @@ fn print(
 }
 
 /// Either end failed.
-enum Failed {
+pub(super) enum Failed {
     Stream(StreamError),
     Output(io::Error),
 }
@@ -327,7 +357,7 @@ impl From<io::Error> for Failed {
 }
 
 impl Failed {
-    fn into_error(self) -> anyhow::Error {
+    pub(super) fn into_error(self) -> anyhow::Error {
         match self {
             Self::Stream(error) => error.into(),
             Self::Output(error) => error.into(),
@@ -379,7 +409,7 @@ pub(super) fn say_what_is_missing(unread: Unread, cursor: Option<&str>) {
 
 /// Of a stream in a directory of this machine.
 pub(super) fn run(args: &Args, dir: &Path, stream: &StreamName) -> Result<()> {
-    let shown = args.shown()?;
+    let printing = args.printing()?;
     let stop = stop_on_signal()?;
     let path = dir;
     let dir = super::prepare(path)?;
@@ -398,7 +428,7 @@ pub(super) fn run(args: &Args, dir: &Path, stream: &StreamName) -> Result<()> {
     };
     let mut out = io::BufWriter::with_capacity(1 << 16, standard());
     while left > 0 && !stop.load(Ordering::Relaxed) {
-        let count = print(&mut reader, &mut out, shown, left.min(AT_ONCE))?;
+        let count = print(&mut reader, &mut out, &printing, left.min(AT_ONCE))?;
         left -= count;
         if let Some(kept) = kept.as_mut().filter(|kept| kept.at.elapsed() >= SAVE_EVERY) {
             kept.save(&reader)?;
