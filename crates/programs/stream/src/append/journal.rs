@@ -40,8 +40,17 @@ impl Entry {
         if line.is_empty() {
             return Part::End;
         }
-        let (name, value, used) = match line.iter().position(|&byte| byte == b'=') {
-            Some(at) => (&line[..at], &line[at + 1..], end + 1),
+        let equals = line.iter().position(|&byte| byte == b'=');
+        let name = equals.map_or(line, |at| &line[..at]);
+        let is_name =
+            |byte: &u8| byte.is_ascii_uppercase() || byte.is_ascii_digit() || *byte == b'_';
+        let named = std::str::from_utf8(name).ok();
+        let named = named.filter(|name| (1..=NAME_LEN_MAX).contains(&name.len()));
+        let Some(named) = named.filter(|_| name.iter().all(is_name)) else {
+            return Part::Wrong("the name of a field is not as the journal has it");
+        };
+        let (value, used) = match equals {
+            Some(at) => (&line[at + 1..], end + 1),
             // A value that is not a line: its length in 8 bytes, the value, and a newline.
             None => {
                 let Some(len) = rest.get(end + 1..).and_then(|rest| rest.first_chunk::<8>()) else {
@@ -54,20 +63,13 @@ impl Entry {
                 let from = end + 1 + 8;
                 let until = from + exact::<usize>(len);
                 match rest.get(until) {
-                    Some(b'\n') => (line, &rest[from..until], until + 1),
+                    Some(b'\n') => (&rest[from..until], until + 1),
                     Some(_) => {
                         return Part::Wrong("a binary field does not end where its length says");
                     }
                     None => return Part::More(until + 1),
                 }
             }
-        };
-        let is_name =
-            |byte: &u8| byte.is_ascii_uppercase() || byte.is_ascii_digit() || *byte == b'_';
-        let named = std::str::from_utf8(name).ok();
-        let named = named.filter(|name| (1..=NAME_LEN_MAX).contains(&name.len()));
-        let Some(named) = named.filter(|_| name.iter().all(is_name)) else {
-            return Part::Wrong("the name of a field is not as the journal has it");
         };
         self.put(named, value);
         self.bytes = self.bytes.saturating_add(used);
@@ -153,7 +155,8 @@ mod tests {
     #[test]
     fn what_is_no_export_is_wrong() {
         for wrong in [
-            &b"a line of text\nanother line of text\n"[..],
+            &b"a line of text\n"[..],
+            b"a line of text\nanother line of text\n",
             b"lower=1\n",
             b"=1\n",
             b"MESSAGE\n\xff\xff\xff\xff\xff\xff\xff\xffabc\n",
