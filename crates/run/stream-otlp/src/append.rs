@@ -21,6 +21,8 @@ use crate::record::put_record;
 pub(crate) const INFLATED_MAX: usize = 16 << 20;
 /// Bytes of the records of a request, at most: each has the attributes of its resource, which the request has once.
 const RECORDS_BYTES_MAX: u64 = 64 << 20;
+/// Records of a request, at most: a compressed body of some kB could have millions of empty ones.
+const RECORDS_MAX: u64 = 1 << 18;
 /// Bytes of records that are appended in a turn, during which other producers of the stream wait.
 const TURN_BYTES: usize = 1 << 20;
 /// Requests that are synced together, at most.
@@ -177,6 +179,11 @@ impl Appender {
             Ok(0) => {
                 let why = String::new();
                 return Ok(Answer::Taken { refused: 0, why });
+            }
+            Ok(records) if records > RECORDS_MAX => {
+                return Ok(Answer::Long(format!(
+                    "the request has {records} records, and at most {RECORDS_MAX} are accepted: send smaller batches"
+                )));
             }
             Ok(_) => {}
             Err(error) => return Ok(Answer::Invalid(error.to_string())),

@@ -14,6 +14,9 @@ use serde_json::value::RawValue;
 /// The longest record, resource or scope in a body, in bytes.
 pub const MESSAGE_LEN_MAX: usize = 1 << 20;
 
+/// The longest text of a library about an invalid message, in characters.
+const PROBLEM_LEN_MAX: usize = 200;
+
 /// A decompressed body.
 #[derive(Clone, Copy, Debug)]
 pub enum Body<'a> {
@@ -204,10 +207,7 @@ fn text_field(bytes: &[u8], wanted: u64) -> Result<String, BodyError> {
 /// Decodes a message that is not too long.
 fn protobuf_of<T: Message + Default>(what: &'static str, bytes: &[u8]) -> Result<T, BodyError> {
     within(what, bytes.len())?;
-    T::decode(bytes).map_err(|error| BodyError::Invalid {
-        what,
-        problem: error.to_string(),
-    })
+    T::decode(bytes).map_err(invalid(what))
 }
 
 fn within(what: &'static str, len: usize) -> Result<(), BodyError> {
@@ -303,10 +303,11 @@ struct JsonScopeLogs<'a> {
     schema_url: Option<String>,
 }
 
-fn invalid(what: &'static str) -> impl Fn(serde_json::Error) -> BodyError {
+/// What a library says, as far as it fits into an answer: it may name each of many values within values.
+fn invalid<E: std::fmt::Display>(what: &'static str) -> impl Fn(E) -> BodyError {
     move |error| BodyError::Invalid {
         what,
-        problem: error.to_string(),
+        problem: error.to_string().chars().take(PROBLEM_LEN_MAX).collect(),
     }
 }
 

@@ -5,12 +5,12 @@ use std::sync::mpsc::SyncSender;
 use std::time::Duration;
 
 use axum::Router;
-use axum::body::{Body, Bytes, HttpBody as _};
+use axum::body::{Body, Bytes};
 use axum::extract::State;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
-use http_body_util::{BodyExt as _, LengthLimitError, Limited};
+use http_body_util::BodyExt as _;
 use opentelemetry_proto::tonic::collector::logs::v1::{
     ExportLogsPartialSuccess, ExportLogsServiceResponse,
 };
@@ -24,6 +24,8 @@ use crate::append::{Answer, Form, Job};
 
 /// Bytes of a body as it is sent, at most.
 const BODY_MAX: usize = 8 << 20;
+/// Bytes of a longer one that are read, and thrown away.
+const THROWN_MAX: usize = 64 << 20;
 /// Requests that are in progress at once; later ones wait.
 pub(crate) const REQUESTS_MAX: usize = 8;
 /// How long a request may wait, its body may take, and requests may go on at the end.
@@ -108,9 +110,6 @@ async fn take(
 ) -> Result<Answer, Wrong> {
     let is_gzip = is_gzip(headers)?;
     let later = |text: &str| Wrong(StatusCode::SERVICE_UNAVAILABLE, text.to_owned());
-    if body.size_hint().lower() > BODY_MAX as u64 {
-        return Err(too_long());
-    }
     let place = timeout(WAIT, intake.places.acquire()).await;
     let Ok(Ok(_place)) = place else {
         return Err(later("too many requests are in progress"));
@@ -135,11 +134,30 @@ fn too_long() -> Wrong {
     Wrong(StatusCode::PAYLOAD_TOO_LARGE, text)
 }
 
-async fn read(body: Body) -> Result<Bytes, Wrong> {
-    let read = timeout(BODY_LIMIT, Limited::new(body, BODY_MAX).collect()).await;
-    match read {
-        Ok(Ok(body)) => Ok(body.to_bytes()),
-        Ok(Err(error)) if error.is::<LengthLimitError>() => Err(too_long()),
+/// Reads a body. One that is too long is read on and thrown away, as far as it is worth it: a client that still sends may
+/// not look at the answer, and would send the same again.
+async fn read(mut body: Body) -> Result<Bytes, Wrong> {
+    let mut bytes = Vec::new();
+    let mut len = 0_usize;
+    let all = async {
+        while let Some(frame) = body.frame().await {
+            // Trailers have no data.
+            if let Ok(data) = frame?.into_data() {
+                len = len.saturating_add(data.len());
+                match len > BODY_MAX {
+                    true => bytes = Vec::new(),
+                    false => bytes.extend_from_slice(&data),
+                }
+            }
+            if len > THROWN_MAX {
+                break;
+            }
+        }
+        Ok::<(), axum::Error>(())
+    };
+    match timeout(BODY_LIMIT, all).await {
+        Ok(Ok(())) if len > BODY_MAX => Err(too_long()),
+        Ok(Ok(())) => Ok(bytes.into()),
         Ok(Err(error)) => {
             let text = format!("the body cannot be read: {error}");
             Err(Wrong(StatusCode::BAD_REQUEST, text))
