@@ -394,7 +394,7 @@ impl SeveralReader {
         Ok(count)
     }
 
-    /// Whether records were passed on that are not done with, so many that no more are read.
+    /// Whether the records that were passed on and are not done with are the most that are remembered: no more are read.
     #[must_use]
     pub fn is_ahead(&self) -> bool {
         self.runs.len() >= RUNS_MAX

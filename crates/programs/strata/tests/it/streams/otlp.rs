@@ -17,7 +17,7 @@ use crate::common::signal::signal;
 
 /// How long an answer may take.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Sends so many records by the SDK, and ends once all are confirmed.
+/// Sends a number of records by the SDK, and ends once all are confirmed.
 const SEND: &str = r#"
 import sys
 from opentelemetry._logs import LogRecord, SeverityNumber
