@@ -432,6 +432,10 @@ impl SeveralReader {
     /// # Errors
     ///
     /// If a cursor cannot be written.
+    ///
+    /// # Panics
+    ///
+    /// Never: each stream has passed on the records that were counted for it.
     pub fn save(&mut self) -> Result<u64> {
         for source in &mut self.sources {
             if let Some(kept) = &mut source.kept {
