@@ -37,7 +37,7 @@ help:
 	@echo "make bench   figures against peers, in one run"
 	@echo "make neon    tests of the data path on an emulated ARM machine"
 	@echo "make attack  attack each role of the program for SECONDS seconds (60)"
-	@echo "make soak    interfaces come and go while an agent captures, for SECONDS seconds (600)"
+	@echo "make soak    interfaces come and go while an agent captures, for SECONDS seconds (600); KILLS (1000) of streams"
 	@echo "make nvme    COMMANDS commands (1030000) to QEMU's NVMe controller, each write and read verified"
 	@echo "make fabric  what telemetry says of simulated networks, against the truth: SEED (1)"
 	@echo "make forged  RECORDS forged records (1000000000) inside payloads of streams: none may be read"
@@ -265,6 +265,8 @@ attack: tools
 soak:
 	$(CARGO) build --locked --quiet $(PACKAGES)
 	STRATA_CHURN=$(or $(SECONDS),600) $(CARGO) test --locked --quiet -p strata --test it agents::churn -- --nocapture
+	STRATA_KILLS=$(or $(KILLS),1000) $(CARGO) test --locked --quiet -p strata --test it streams::killed -- --nocapture
+	SEEDS=$(or $(KILLS),1000) $(CARGO) test --locked --quiet -p strata-stream-run --test stream_producers
 
 # `make test` has a thousandth of it. Some minutes.
 nvme: verbs

@@ -16,7 +16,7 @@ cd "$(dirname "$0")"
 SECONDS_EACH=${SECONDS_EACH:-600}
 JOBS=${JOBS:-1}
 captures=${STRATA_DATA:-../../shared/data}/formats
-all="pcap pcapng pcapng_sections dissect model block filter labels rules ports config api roce dta int segments control archive eve vectors export agents stream nvme marple"
+all="pcap pcapng pcapng_sections dissect model block filter labels rules ports config api roce dta int segments control archive eve vectors export agents stream otlp nvme marple"
 triple=$(rustc -vV | sed -n 's/^host: //p')
 [ $# -gt 0 ] || set -- $all
 for target; do

@@ -42,6 +42,7 @@ fn main() -> io::Result<()> {
     systems::of_vectors(&captures, corpus)?;
     systems::of_export(&captures, corpus)?;
     systems::of_streams(corpus)?;
+    systems::of_logs(corpus)?;
     systems::of_telemetry(corpus)?;
     for file in files_below(logs)? {
         if file

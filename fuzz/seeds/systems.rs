@@ -3,6 +3,8 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use opentelemetry_proto::tonic::collector::logs::v1::ExportLogsServiceRequest;
+use prost::Message as _;
 use strata_exporter::{Header, HeaderWriter, Label, Source};
 use strata_fuzz::capture;
 use strata_gpv::format::datagram::DatagramWriter;
@@ -69,6 +71,19 @@ pub(crate) fn of_streams(corpus: &Path) -> io::Result<()> {
         "stream",
         &State::new(1).emit(&StreamKey::new([5; 16])),
     )
+}
+
+/// Requests of OpenTelemetry agents, as protobuf and as JSON.
+pub(crate) fn of_logs(corpus: &Path) -> io::Result<()> {
+    let json = r#"{"resourceLogs":[{"resource":{"attributes":[{"key":"service.name","value":{"stringValue":"web"}}]},
+        "scopeLogs":[{"scope":{"name":"m","version":"1"},"schemaUrl":"u","logRecords":[
+        {"timeUnixNano":"1700000000000000000","severityNumber":9,"severityText":"INFO","eventName":"e",
+        "body":{"kvlistValue":{"values":[{"key":"a","value":{"arrayValue":{"values":[{"intValue":"-1"},{"doubleValue":2.5},
+        {"boolValue":true},{"bytesValue":"AP8="},{}]}}}]}},"traceId":"5b8efff798038103d269b633813fc60c",
+        "spanId":"eee19b7ec3c1b174","flags":1},{}]}]}]}"#;
+    seed(corpus, "otlp", json.as_bytes())?;
+    let request: ExportLogsServiceRequest = serde_json::from_str(json)?;
+    seed(corpus, "otlp", &request.encode_to_vec())
 }
 
 /// Datagrams of headers of short captures.

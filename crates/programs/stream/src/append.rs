@@ -1,12 +1,14 @@
 //! `strata stream append`.
 
+mod journal;
+
 use std::io::{self, Read, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use strata_stream::Cursor;
+use strata_stream::{Cursor, StreamName};
 use strata_stream_run::{StreamAppender, Upkeep};
 use strata_terminal::confined::SandboxArgs;
 use strata_terminal::output::standard;
@@ -14,11 +16,14 @@ use strata_terminal::signals::stop_on_signal;
 use strata_terminal::text;
 use strata_wire::{exact, human_bytes, unix_ns};
 
+use self::journal::{Entry, Part};
 use super::place::{Place, PlaceArgs};
 use super::producer::{Producer, ProducerArgs};
 
 /// Bytes read at once.
 const CHUNK: usize = 256 << 10;
+/// Bytes of an entry of the journal, at most, whatever its JSON would have.
+const ENTRY_BYTES_MAX: usize = 16 << 20;
 
 /// Arguments of `strata stream append`.
 #[derive(Debug, clap::Args)]
@@ -26,12 +31,15 @@ const CHUNK: usize = 256 << 10;
 Examples:
   dmesg --follow | strata stream append streams/ kernel
   strata stream append streams/ events --framed < records.bin
+  journalctl -f -o export | strata stream append streams/ journal --format journald
   dmesg --follow | strata stream append localhost:4793/kernel     to a server (strata stream serve)
   dmesg --follow | strata stream append log.example:4793/kernel --spool /var/spool/strata ...
 
 Each line is a record, without its newline; with --framed, each record is preceded by its length in
 4 bytes (little-endian). Records are at most 1 MiB long (less if the stream's pages are smaller):
-longer lines are skipped and counted, and the exit status is then 1.
+longer lines are skipped and counted, and the exit status is then 1. With --format json, so are
+lines that are not JSON. With --format journald, each entry of systemd's journal is a record: the
+JSON object that journalctl -o json prints.
 
 Readers see a record at most 0.1 s after it arrives (at a server, usually 0.3 s); after 1 s, it
 survives a loss of power. If this process is killed, records that readers can see are kept. At the
@@ -60,6 +68,9 @@ pub(super) struct Args {
     /// Read records from the input that are each preceded by their length (4 bytes, little-endian).
     #[arg(long)]
     framed: bool,
+    /// Read lines, lines that are JSON, or entries of systemd's journal (journalctl -o export).
+    #[arg(long, value_name = "FORMAT", value_parser = ["lines", "json", "journald"], conflicts_with_all = ["lines", "framed"])]
+    format: Option<String>,
 
     #[command(flatten)]
     producer: ProducerArgs,
@@ -73,8 +84,26 @@ enum Input {
     Lines {
         /// A line that is too long is being skipped.
         skipping: bool,
+        /// Only lines that are JSON are appended.
+        is_json: bool,
     },
     Framed,
+    /// With the entry that has come in part.
+    Journal(Entry),
+}
+
+impl Input {
+    fn of(args: &Args) -> Self {
+        let is_json = match args.format.as_deref() {
+            _ if args.framed => return Self::Framed,
+            Some("journald") => return Self::Journal(Entry::default()),
+            format => format == Some("json"),
+        };
+        Self::Lines {
+            skipping: false,
+            is_json,
+        }
+    }
 }
 
 /// What records are appended to.
@@ -86,7 +115,7 @@ enum Output {
 
 impl Output {
     /// Opens it, in the sandbox.
-    fn open(place: Place, args: &Args) -> Result<Self> {
+    fn open(place: Place<StreamName>, args: &Args) -> Result<Self> {
         Ok(match place {
             Place::Here(path, name) => {
                 args.producer.refuse_here()?;
@@ -206,6 +235,7 @@ struct Intake<'s> {
     /// Bytes of the input before it.
     taken: u64,
     too_long: u64,
+    not_json: u64,
 }
 
 impl Intake<'_> {
@@ -219,6 +249,7 @@ impl Intake<'_> {
             let used = match self.input {
                 Input::Lines { .. } => self.line(rest, now_ns, at_end)?,
                 Input::Framed => self.frame(rest, now_ns, at_end)?,
+                Input::Journal(_) => self.field(rest, now_ns, at_end)?,
             };
             if used == 0 {
                 break;
@@ -228,17 +259,20 @@ impl Intake<'_> {
         }
         self.held = held;
         self.held.drain(..at);
-        Ok(())
+        match at_end {
+            true => self.end_entry(now_ns),
+            false => Ok(()),
+        }
     }
 
     /// Appends a line; how many bytes it took. 0: the rest has not come yet.
     fn line(&mut self, rest: &[u8], now_ns: u64, at_end: bool) -> Result<usize> {
-        let Input::Lines { skipping } = &mut self.input else {
+        let Input::Lines { skipping, is_json } = &mut self.input else {
             unreachable!("the input has lines");
         };
         let end = memchr(rest);
         let max = self.output.record_len_max();
-        let was_skipping = *skipping;
+        let (was_skipping, is_json) = (*skipping, *is_json);
         match end {
             Some(_) => *skipping = false,
             None if at_end => {}
@@ -251,7 +285,10 @@ impl Intake<'_> {
         }
         let line = &rest[..end.unwrap_or(rest.len())];
         if !was_skipping {
-            self.put(line, now_ns)?;
+            match is_json && serde_json::from_slice::<serde_json::Value>(line).is_err() {
+                true => self.not_json += 1,
+                false => self.put(line, now_ns)?,
+            }
         }
         Ok(line.len() + usize::from(end.is_some()))
     }
@@ -280,6 +317,46 @@ impl Intake<'_> {
                 len.map_or(4, |len| 4 + exact::<usize>(len)) - rest.len()
             ),
             None => Ok(0),
+        }
+    }
+
+    /// Takes a field of an entry of the journal, or its end; how many bytes it took. 0: the rest has not come yet.
+    fn field(&mut self, rest: &[u8], now_ns: u64, at_end: bool) -> Result<usize> {
+        let Input::Journal(entry) = &mut self.input else {
+            unreachable!("the input is a journal");
+        };
+        let at = self.taken;
+        match entry.take(rest, ENTRY_BYTES_MAX) {
+            Part::Field(used) if entry.bytes() <= ENTRY_BYTES_MAX => Ok(used),
+            Part::Field(_) => {
+                bail!(
+                    "standard input: the entry at byte {at} has more than {ENTRY_BYTES_MAX} bytes"
+                )
+            }
+            Part::End => {
+                self.end_entry(now_ns)?;
+                Ok(1)
+            }
+            Part::More(len) if at_end => bail!(
+                "standard input: the field at byte {at} is cut short: at least {} of its bytes are missing; the entries \
+                 before it are in the stream",
+                len.saturating_sub(rest.len())
+            ),
+            Part::More(_) => Ok(0),
+            Part::Wrong(problem) => {
+                bail!("standard input: byte {at}: {problem}: is this from journalctl -o export?")
+            }
+        }
+    }
+
+    /// Appends the entry of the journal that has come, if there is one.
+    fn end_entry(&mut self, now_ns: u64) -> Result<()> {
+        let Input::Journal(entry) = &mut self.input else {
+            return Ok(());
+        };
+        match entry.end() {
+            Some(json) => self.put(json.as_bytes(), now_ns),
+            None => Ok(()),
         }
     }
 
@@ -353,21 +430,17 @@ fn print(closed: &Closed) -> Result<()> {
 pub(super) fn run(args: &Args) -> Result<()> {
     let place = args.place.place()?;
     let stop = stop_on_signal()?;
-    let input = if args.framed {
-        Input::Framed
-    } else {
-        Input::Lines { skipping: false }
-    };
     let mut intake = Intake {
-        input,
+        input: Input::of(args),
         output: Output::open(place, args)?,
         stop: &stop,
         held: Vec::new(),
         taken: 0,
         too_long: 0,
+        not_json: 0,
     };
     let taken = take_input(&mut intake, &stop);
-    let too_long = intake.too_long;
+    let (too_long, not_json) = (intake.too_long, intake.not_json);
     // Also after an error: what came before it counts.
     let closed = match (intake.output.close(), taken) {
         (Ok(closed), taken) => {
@@ -392,6 +465,9 @@ pub(super) fn run(args: &Args) -> Result<()> {
             "{} left out: too long for the stream",
             text::count_of(too_long, "record")
         );
+    }
+    if not_json > 0 {
+        bail!("{} left out: not JSON", text::count_of(not_json, "line"));
     }
     Ok(())
 }

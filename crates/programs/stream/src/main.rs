@@ -33,7 +33,7 @@ use strata_terminal::logging::LoggingArgs;
 use strata_terminal::program::{self, Program};
 use strata_terminal::text;
 
-use self::place::Place;
+use self::place::{Named, Place};
 
 /// Append records to named streams on disk, and read them from any position.
 #[derive(Debug, Parser)]
@@ -79,12 +79,12 @@ impl Program for Args {
         match &self.command {
             Command::Create(args) => manage::create(args),
             Command::Append(args) => append::run(args),
-            Command::Tail(args) => match args.place.pattern()? {
-                Some((dir, pattern)) => tail::several::run(args, dir, &pattern),
-                None => match args.place.place()? {
-                    Place::Here(dir, name) => tail::run(args, &dir, &name),
-                    Place::There(server, name) => remote::tail(args, &server, &name),
-                },
+            Command::Tail(args) => match args.place.one_or_several()? {
+                Place::Here(dir, Named::One(name)) => tail::run(args, &dir, &name),
+                Place::Here(dir, Named::Several(pattern)) => {
+                    tail::several::run(args, &dir, &pattern)
+                }
+                Place::There(server, named) => remote::tail(args, &server, &named),
             },
             Command::Serve(args) => serve::run(args),
             Command::List(args) => manage::list(args),

@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail};
 use serde_json::{Value, json};
 use strata_auth::tls::TlsFiles;
-use strata_stream::{Form, Geometry, Retention};
+use strata_stream::{Form, Geometry, Retention, StreamName};
 use strata_stream_run::{
     StreamCheck, StreamDir, StreamSpec, StreamStatus, StripeTls, check_streams,
 };
@@ -196,11 +196,32 @@ fn kept_max(geometry: Geometry) -> u64 {
 pub(super) fn create(args: &CreateArgs) -> Result<()> {
     let name = name(&args.name)?;
     not_at_server(&args.dir)?;
-    let mut retention = retention("--retain", &args.retain)?;
+    let retention = retention("--retain", &args.retain)?;
     let wanted = geometry(&args.pages)?;
     let is_default = wanted == Geometry::default();
     let stripes = stripes(args)?;
+    if args.format && args.stripe.is_empty() {
+        return Err(refuse(
+            "--overwrite applies to a device: name it with --stripe",
+        ));
+    }
+    let is_new = !args.dir.exists();
     let dir = StreamDir::create(&args.dir, (!is_default).then_some(wanted))?;
+    let created = create_in(&dir, args, (&name, retention), &stripes);
+    if created.is_err() && is_new {
+        // Nothing is left of a refused request, unless another process uses it by now.
+        let _ = dir.remove_unused();
+    }
+    created
+}
+
+/// Creates a stream, once its stripes are there.
+fn create_in(
+    dir: &StreamDir,
+    args: &CreateArgs,
+    (name, mut retention): (&StreamName, Retention),
+    stripes: &[(&Path, bool, Option<StripeTls>)],
+) -> Result<()> {
     let page_bytes = u64::from(dir.geometry().page_bytes);
     if retention.bytes.is_some_and(|bytes| bytes < 2 * page_bytes) {
         return Err(refuse(format!(
@@ -232,18 +253,13 @@ pub(super) fn create(args: &CreateArgs) -> Result<()> {
         },
         _ => Form::Sealed,
     };
-    if args.format && args.stripe.is_empty() {
-        return Err(refuse(
-            "--overwrite applies to a device: name it with --stripe",
-        ));
-    }
     for (stripe, is_here, tls) in stripes {
         dir.add_stripe(stripe, (args.format, unix_ns()), tls.as_ref())?;
-        if is_here {
+        if *is_here {
             say_if_on_one_disk(&args.dir, stripe);
         }
     }
-    dir.create_stream(&name, &StreamSpec { retention, form }, unix_ns())?;
+    dir.create_stream(name, &StreamSpec { retention, form }, unix_ns())?;
     Ok(())
 }
 
@@ -457,6 +473,7 @@ pub(super) fn check(args: &CheckArgs) -> Result<()> {
             writeln!(standard(), "  {problem}")?;
         }
     }
+    say_what_is_gone(&dir.gone_stripes()?);
     if wrong > 0 {
         bail!(
             "{} of {} with missing or damaged records",

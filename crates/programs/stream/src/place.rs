@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use strata_auth::tls::{ClientTls, TlsFiles};
-use strata_stream::StreamName;
+use strata_stream::{NamePattern, StreamName};
 use strata_terminal::output::refuse;
 
 use super::name;
@@ -43,54 +43,16 @@ pub(super) struct ServerArgs {
     insecure: bool,
 }
 
-/// Names of streams: `*` stands for any characters, and `?` for one.
-#[derive(Clone, Debug)]
-pub(super) struct Pattern(String);
-
-impl Pattern {
-    /// A name with `*` or `?`.
-    pub(super) fn of(text: &str) -> Option<Self> {
-        text.contains(['*', '?']).then(|| Self(text.to_owned()))
-    }
-
-    /// As it was given.
-    pub(super) fn text(&self) -> &str {
-        &self.0
-    }
-
-    /// Whether a name is one of these.
-    pub(super) fn matches(&self, name: &str) -> bool {
-        let (pattern, name) = (self.0.as_bytes(), name.as_bytes());
-        let (mut at, mut of) = (0, 0);
-        // The last star, and how much of the name it stands for.
-        let mut star: Option<(usize, usize)> = None;
-        while of < name.len() {
-            match pattern.get(at) {
-                Some(b'*') => {
-                    star = Some((at, of));
-                    at += 1;
-                }
-                Some(&byte) if byte == b'?' || byte == name[of] => {
-                    at += 1;
-                    of += 1;
-                }
-                _ => {
-                    let Some((place, taken)) = star else {
-                        return false;
-                    };
-                    star = Some((place, taken + 1));
-                    (at, of) = (place + 1, taken + 1);
-                }
-            }
-        }
-        pattern[at..].iter().all(|&byte| byte == b'*')
-    }
+/// Where it is, or they are.
+pub(super) enum Place<T> {
+    Here(PathBuf, T),
+    There(Server, T),
 }
 
-/// Where it is.
-pub(super) enum Place {
-    Here(PathBuf, StreamName),
-    There(Server, StreamName),
+/// A stream, or those whose names match.
+pub(super) enum Named {
+    One(StreamName),
+    Several(NamePattern),
 }
 
 /// A server of streams.
@@ -100,15 +62,6 @@ pub(super) struct Server {
 }
 
 impl PlaceArgs {
-    /// The directory and the pattern of several of its streams, if the name is one.
-    pub(super) fn pattern(&self) -> Result<Option<(&Path, Pattern)>> {
-        let Some(pattern) = self.name.as_deref().and_then(Pattern::of) else {
-            return Ok(None);
-        };
-        self.refuse_server()?;
-        Ok(Some((&self.dir, pattern)))
-    }
-
     /// Refuses options of a server for a directory.
     fn refuse_server(&self) -> Result<()> {
         match self.server.are_given() {
@@ -119,10 +72,23 @@ impl PlaceArgs {
         }
     }
 
-    pub(super) fn place(&self) -> Result<Place> {
+    /// One stream.
+    pub(super) fn place(&self) -> Result<Place<StreamName>> {
+        self.find(name)
+    }
+
+    /// One stream, or several.
+    pub(super) fn one_or_several(&self) -> Result<Place<Named>> {
+        self.find(|text| match NamePattern::of(text) {
+            Some(pattern) => Ok(Named::Several(pattern)),
+            None => name(text).map(Named::One),
+        })
+    }
+
+    fn find<T>(&self, named: impl Fn(&str) -> Result<T>) -> Result<Place<T>> {
         if let Some(stream) = &self.name {
             self.refuse_server()?;
-            return Ok(Place::Here(self.dir.clone(), name(stream)?));
+            return Ok(Place::Here(self.dir.clone(), named(stream)?));
         }
         let text = self.dir.display().to_string();
         let missing = || {
@@ -137,7 +103,7 @@ impl PlaceArgs {
             address: address.to_owned(),
             tls,
         };
-        Ok(Place::There(server, name(stream)?))
+        Ok(Place::There(server, named(stream)?))
     }
 }
 
@@ -194,36 +160,5 @@ impl ServerArgs {
             )));
         }
         Ok(files)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn patterns_match_as_those_of_a_shell() {
-        for (pattern, name, matches) in [
-            ("host*", "host1", true),
-            ("host*", "host", true),
-            ("host*", "ghost1", false),
-            ("*", "anything", true),
-            ("*.web", "a.web", true),
-            ("*.web", "a.web.b", false),
-            ("h?st1", "host1", true),
-            ("h?st1", "hst1", false),
-            ("a*b*c", "aXbYbZc", true),
-            ("a*b*c", "aXbYbZ", false),
-            ("**a", "ba", true),
-        ] {
-            let of = Pattern::of(pattern).unwrap();
-            assert_eq!(of.matches(name), matches, "{pattern} {name}");
-            let shell = format!("case {name} in {pattern}) exit 0;; esac; exit 1");
-            let said = std::process::Command::new("sh")
-                .args(["-c", &shell])
-                .status();
-            assert_eq!(said.unwrap().success(), matches, "{pattern} {name}");
-        }
-        assert!(Pattern::of("host1").is_none());
     }
 }

@@ -1,4 +1,4 @@
-//! `strata stream tail` of a stream at a server.
+//! `strata stream tail` of a stream at a server, or of several.
 
 use std::convert::Infallible;
 use std::io::{self, Write as _};
@@ -9,11 +9,14 @@ use anyhow::{Result, bail};
 use strata_role::sandbox::Reach;
 use strata_stream::message::{From, UNCOUNTED};
 use strata_stream::{Cursor, StreamName};
-use strata_stream_run::{StreamClient, StreamEvent, Unread};
+use strata_stream_run::{SeveralFrom, StreamClient, StreamEvent, Unread};
 use strata_terminal::output::{refuse, standard};
 use strata_terminal::signals::stop_on_signal;
+use strata_terminal::text;
+use strata_wire::Printable;
 
-use super::place::Server;
+use super::place::{Named, Server};
+use super::tail::several;
 use super::tail::{
     Args, LAST, SAVE_EVERY, consumer_name, say_what_is_after_the_end, say_what_is_missing, show,
     since_ns,
@@ -42,7 +45,8 @@ fn from(args: &Args) -> Result<From> {
 /// Where a stream ends now.
 fn end(server: &Server, stream: &StreamName) -> Result<Option<Cursor>> {
     let wanted = (From::Last(0), 1, false);
-    let mut client = StreamClient::tail(&server.address, server.tls.as_ref(), stream, wanted)?;
+    let name = stream.as_str();
+    let mut client = StreamClient::tail(&server.address, server.tls.as_ref(), name, wanted)?;
     let deadline = Instant::now() + END_LIMIT;
     while Instant::now() < deadline {
         let end = client.event(LOOK_EVERY, |event| {
@@ -50,7 +54,7 @@ fn end(server: &Server, stream: &StreamName) -> Result<Option<Cursor>> {
                 // One was appended meanwhile.
                 StreamEvent::Entry(entry) => Some(entry.next),
                 StreamEvent::Done(end) => Some(end),
-                StreamEvent::Unread(..) | StreamEvent::Saved(_) | StreamEvent::Nothing => None,
+                _ => None,
             })
         })?;
         let Ok(end) = end;
@@ -82,8 +86,17 @@ fn wait_until_saved(client: &mut StreamClient, records: u64, consumer: &StreamNa
     )
 }
 
-pub(super) fn tail(args: &Args, server: &Server, stream: &StreamName) -> Result<()> {
-    let shown = args.shown()?;
+/// Where to begin in several streams.
+fn from_several(args: &Args) -> Result<From> {
+    Ok(match several::begin(args)? {
+        SeveralFrom::Last(records) => From::Last(records),
+        SeveralFrom::Since(time_ns) => From::Since(time_ns),
+        SeveralFrom::Start | SeveralFrom::Kept(..) => From::Cursor(Cursor::START),
+    })
+}
+
+pub(super) fn tail(args: &Args, server: &Server, named: &Named) -> Result<()> {
+    let printing = args.printing()?;
     let is_placed = args.cursor.is_some() || args.since.is_some();
     let max = match args.records {
         Some(records) if is_placed => records,
@@ -95,35 +108,51 @@ pub(super) fn tail(args: &Args, server: &Server, stream: &StreamName) -> Result<
         .as_deref()
         .and_then(|cursor| cursor.strip_prefix('@'));
     let consumer = consumer.map(consumer_name).transpose()?;
-    let from = match &consumer {
-        Some(_) => From::Cursor(Cursor::START),
-        None => from(args)?,
+    let from = match (named, &consumer) {
+        (Named::Several(_), _) => from_several(args)?,
+        (Named::One(_), Some(_)) => From::Cursor(Cursor::START),
+        (Named::One(_), None) => from(args)?,
     };
     args.sandbox.confine(&Reach::default())?;
-    if let From::Cursor(cursor) = from
+    if let (From::Cursor(cursor), Named::One(stream)) = (from, named)
         && cursor > Cursor::START
         && let Some(end) = end(server, stream)?
     {
         say_what_is_after_the_end(cursor, end, args.follow);
     }
     let (address, tls) = (&server.address, server.tls.as_ref());
+    let name = match named {
+        Named::One(stream) => stream.as_str(),
+        Named::Several(pattern) => pattern.as_str(),
+    };
     let mut client = match &consumer {
         Some(consumer) => {
-            StreamClient::tail_kept(address, tls, (stream, consumer), (max, args.follow))?
+            StreamClient::tail_kept(address, tls, (name, consumer), (max, args.follow))?
         }
-        None => StreamClient::tail(address, tls, stream, (from, max, args.follow))?,
+        None => StreamClient::tail(address, tls, name, (from, max, args.follow))?,
     };
     let mut printed = 0_u64;
     let mut took_at = Instant::now();
     let mut out = io::BufWriter::with_capacity(1 << 16, standard());
     let mut unread = Unread::default();
+    // Of several streams, that of the next records.
+    let mut current: Option<StreamName> = None;
+    let mut is_incomplete = false;
     // At the end of what a server sends, it says so: after the last record, what is missing comes.
     while !stop.load(Ordering::Relaxed) {
         let more = client.event(LOOK_EVERY, |event| {
             match event {
                 StreamEvent::Entry(entry) => {
-                    show(&mut out, shown, &entry, None)?;
+                    show(&mut out, &printing, &entry, current.as_ref())?;
                     printed += 1;
+                }
+                StreamEvent::Of(name) => {
+                    let name = name.parse::<StreamName>();
+                    current = Some(name.map_err(io::Error::other)?);
+                }
+                StreamEvent::Warning(said) => {
+                    text::warn(&Printable(said).to_string());
+                    is_incomplete = true;
                 }
                 StreamEvent::Saved(_) => {}
                 StreamEvent::Unread(missing, expired) => {
@@ -154,5 +183,8 @@ pub(super) fn tail(args: &Args, server: &Server, stream: &StreamName) -> Result<
         wait_until_saved(&mut client, printed, consumer)?;
     }
     say_what_is_missing(unread, args.cursor.as_deref());
+    if is_incomplete {
+        bail!("{}: some streams were not read", server.address);
+    }
     Ok(())
 }

@@ -1,13 +1,16 @@
 //! `strata stream serve`.
 
 use std::io::Write;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::Result;
-use strata_auth::tls::{ServerTls, TlsFiles};
+use strata_auth::tls::{self, ServerTls, TlsFiles};
+use strata_control::api::{Admit, TcpEndpoint};
 use strata_stream::Form;
-use strata_stream_run::{HostedSpec, STREAM_PORT, StreamServeSpec, StreamSpec};
+use strata_stream_otlp::{OTLP_PORT, OtlpIntake};
+use strata_stream_run::{HostedSpec, STREAM_PORT, StreamIntake, StreamServeSpec, StreamSpec};
 use strata_terminal::address::address;
 use strata_terminal::log_options::GroupArgs;
 use strata_terminal::logging::{self, LoggingArgs};
@@ -26,6 +29,7 @@ Examples:
   strata stream serve streams/ --listen 192.0.2.10 --tls-cert s.crt --tls-key s.key --tls-ca ca.crt
   strata stream tail 192.0.2.10:4793/events -f --tls-cert c.crt --tls-key c.key --tls-ca ca.crt
   strata stream serve --offer-stripe disk1=/disk1/stripe    for another machine's streams
+  strata stream serve streams/ --otlp 127.0.0.1             logs of OpenTelemetry agents
 
 Without --listen, only this machine can reach the server. On any address other than loopback,
 clients need a certificate from the authorities of --tls-ca; each such client may append to and read
@@ -36,7 +40,12 @@ disconnected after 30 s.
 
 With --offer-stripe, directories of this machine hold pages of streams of other machines (strata
 stream create --stripe HOST:PORT/NAME); each stripe is for the streams of one directory. Any client
-with a certificate may write and read these pages.")]
+with a certificate may write and read these pages.
+
+With --otlp, agents send logs by OpenTelemetry's protocol over HTTP (OTLP/HTTP: POST /v1/logs,
+protobuf or JSON, plain or gzip). Each log record becomes a record of the stream --otlp-stream, as
+JSON. A request is answered with 200 once its records survive a loss of power. The certificates of
+--tls-cert also apply here.")]
 pub(super) struct Args {
     /// The directory of streams. Without it, only stripes are served.
     #[arg(required_unless_present = "stripe")]
@@ -55,6 +64,15 @@ pub(super) struct Args {
     /// this size, age or both, such as 10GB,7d.
     #[arg(long, value_name = "LIMIT", requires = "dir", value_delimiter = ',')]
     create: Vec<String>,
+
+    /// Receive logs of OpenTelemetry agents at this address: TCP port 4318 or the one given. An
+    /// address other than loopback needs --tls-cert or --insecure.
+    #[arg(long, value_name = "ADDR[:PORT]", requires = "dir")]
+    otlp: Option<String>,
+
+    /// Append these logs to this stream, which must exist, unless --create is given.
+    #[arg(long, value_name = "NAME", default_value = "logs", requires = "otlp")]
+    otlp_stream: String,
 
     /// Accept clients at this address: TCP port 4793 or the one given. An address other than
     /// loopback needs --tls-cert or --insecure.
@@ -126,30 +144,58 @@ fn creates(args: &Args) -> Result<Option<StreamSpec>> {
     Ok(Some(StreamSpec { retention, form }))
 }
 
-fn spec(args: &Args) -> Result<StreamServeSpec> {
-    let listen = address("--listen", &args.listen, STREAM_PORT)?;
+/// Refuses an address that others can reach, unless it was said who may connect.
+fn refuse_strangers(args: &Args, option: &str, given: &str, listen: SocketAddr) -> Result<()> {
     if args.tls_cert.is_none() && !args.insecure && !listen.ip().is_loopback() {
         return Err(refuse(format!(
-            "--listen {}: other machines can reach this address, and could fill the disk and read \
+            "{option} {given}: other machines can reach this address, and could fill the disk and read \
              all streams: give --tls-cert, --tls-key and --tls-ca, so that only your clients can; \
-             or --insecure to serve anyone",
-            args.listen
+             or --insecure to serve anyone"
         )));
     }
-    let tls = match (&args.tls_cert, &args.tls_key, &args.tls_ca) {
-        (Some(certificate), Some(key), Some(authority)) => Some(ServerTls::new(&TlsFiles {
+    Ok(())
+}
+
+/// The receiver of logs, if there is to be one.
+fn intake(args: &Args, files: Option<&TlsFiles<'_>>) -> Result<Option<Box<dyn StreamIntake>>> {
+    let Some(otlp) = &args.otlp else {
+        return Ok(None);
+    };
+    let address = address("--otlp", otlp, OTLP_PORT)?;
+    refuse_strangers(args, "--otlp", otlp, address)?;
+    let tls = files.map(|of| tls::server(of.certificate, of.key, Some(of.authority)));
+    let tls = tls.transpose()?;
+    Ok(Some(Box::new(OtlpIntake {
+        endpoint: TcpEndpoint {
+            address: address.to_string(),
+            admit: match &tls {
+                Some(_) => Admit::Certificate,
+                None => Admit::Anyone,
+            },
+            tls,
+        },
+        stream: super::name(&args.otlp_stream)?,
+    })))
+}
+
+fn spec(args: &Args) -> Result<StreamServeSpec> {
+    let listen = address("--listen", &args.listen, STREAM_PORT)?;
+    refuse_strangers(args, "--listen", &args.listen, listen)?;
+    let files = match (&args.tls_cert, &args.tls_key, &args.tls_ca) {
+        (Some(certificate), Some(key), Some(authority)) => Some(TlsFiles {
             certificate,
             key,
             authority,
-        })?),
+        }),
         _ => None,
     };
     Ok(StreamServeSpec {
         dir: args.dir.clone(),
         creates: creates(args)?,
+        intake: intake(args, files.as_ref())?,
         stripes: stripes(args)?,
         listen,
-        tls,
+        tls: files.as_ref().map(ServerTls::new).transpose()?,
         owner: args.group.owner()?,
         sandboxed: !args.no_sandbox,
     })

@@ -1,5 +1,6 @@
 //! `strata stream tail`.
 
+pub(super) mod filter;
 pub(super) mod several;
 
 use std::fmt::Write as _;
@@ -22,6 +23,7 @@ use strata_terminal::signals::stop_on_signal;
 use strata_terminal::text;
 use strata_wire::{Printable, PrintableJson, exact, grouped, unix_ns};
 
+use self::filter::Filter;
 use super::decode::decoded;
 use super::place::PlaceArgs;
 use super::say_what_is_gone;
@@ -44,7 +46,9 @@ Examples:
   strata stream tail streams/ kernel -f --cursor @alerts  records that 'alerts' has not read yet
   strata stream tail streams/ kernel --since 13:05 --json
   strata stream tail streams/ 'host*' -f --json           of several streams, merged by time
+  strata stream tail streams/ logs --cursor 0.0 --where resource.service.name=web
   strata stream tail localhost:4793/kernel -f             from a server (strata stream serve)
+  strata stream tail 'localhost:4793/host*' --cursor @siem -f
 
 A cursor is a position between two records, written as page number and offset, such as 17.40960:
 with each record, --json prints the cursor after it. A cursor stays valid when records are appended,
@@ -53,10 +57,10 @@ is a cursor that the directory or the server stores: it begins at the oldest rec
 every second and at the end. If this process is killed, the next process that uses the cursor prints
 the records of the last second again.
 
-With * or ? in the name, the matching streams of the directory (at most 64) are printed together, in
-order of time; --follow also finds new streams. With --json, the field stream has the name of each
-record's stream. --cursor @NAME keeps a cursor for each stream; -n counts the records of all
-streams.
+With * or ? in the name, the matching streams of the directory or the server (at most 64) are printed
+together, in order of time; --follow also finds new streams. With --json, the field stream has the
+name of each record's stream. --cursor @NAME keeps a cursor for each stream; -n counts the records
+of all streams.
 
 Records are printed unchanged, one per line; on a terminal, control characters are escaped. With
 --json, each line is an object: cursor, seq (the record's number), time_ns, and text, or hex if the
@@ -78,6 +82,10 @@ pub(super) struct Args {
     /// ones (10 by default). --follow then continues with new records.
     #[arg(short = 'n', long, value_name = "N", value_parser = text::number)]
     pub(super) records: Option<u64>,
+    /// Print only records that are JSON objects with this value, of those that --cursor, --since, -n
+    /// or --follow choose: KEY.KEY=VALUE for one in another object. May be given several times.
+    #[arg(long = "where", value_name = "KEY=VALUE")]
+    filters: Vec<String>,
     /// Continue with new records as they arrive, until Ctrl-C.
     #[arg(short, long)]
     pub(super) follow: bool,
@@ -96,9 +104,15 @@ pub(super) struct Args {
     pub(super) sandbox: SandboxArgs,
 }
 
+/// Which records are written, and how.
+pub(super) struct Printing {
+    shown: Shown,
+    filter: Filter,
+}
+
 /// How records are written.
 #[derive(Clone, Copy)]
-pub(super) enum Shown {
+enum Shown {
     Json,
     Framed,
     Raw,
@@ -108,7 +122,20 @@ pub(super) enum Shown {
 }
 
 impl Args {
-    pub(super) fn shown(&self) -> Result<Shown> {
+    pub(super) fn printing(&self) -> Result<Printing> {
+        let is_placed = self.cursor.is_some() || self.since.is_some() || self.records.is_some();
+        if !self.filters.is_empty() && !is_placed && !self.follow {
+            return Err(refuse(
+                "--where: say which records to look at: --cursor 0.0 for all, --since, -n or --follow",
+            ));
+        }
+        Ok(Printing {
+            shown: self.shown()?,
+            filter: Filter::of(&self.filters)?,
+        })
+    }
+
+    fn shown(&self) -> Result<Shown> {
         let is_terminal = io::stdout().is_terminal();
         if is_terminal && (self.framed || self.raw) {
             return Err(refuse(
@@ -133,14 +160,17 @@ fn hex(bytes: &[u8]) -> String {
     text
 }
 
-/// Writes a record; of several streams, JSON names its stream.
+/// Writes a record, if it is wanted; of several streams, JSON names its stream.
 pub(super) fn show(
     out: &mut impl Write,
-    shown: Shown,
+    printing: &Printing,
     entry: &Entry<'_>,
     stream: Option<&StreamName>,
 ) -> io::Result<()> {
-    match shown {
+    if !printing.filter.passes(entry.payload) {
+        return Ok(());
+    }
+    match printing.shown {
         Shown::Json => {
             let (key, value) = match str::from_utf8(entry.payload) {
                 Ok(text) => ("text", text.to_owned()),
@@ -297,11 +327,11 @@ fn begin<'a>(
 fn print(
     reader: &mut StreamReader,
     out: &mut io::BufWriter<Standard>,
-    shown: Shown,
+    printing: &Printing,
     max: u64,
 ) -> Result<u64> {
     let count = reader.read(max, |entry| {
-        show(out, shown, entry, None)?;
+        show(out, printing, entry, None)?;
         Ok::<bool, Failed>(true)
     });
     let count = count.map_err(Failed::into_error)?;
@@ -310,7 +340,7 @@ fn print(
 }
 
 /// Either end failed.
-enum Failed {
+pub(super) enum Failed {
     Stream(StreamError),
     Output(io::Error),
 }
@@ -328,7 +358,7 @@ impl From<io::Error> for Failed {
 }
 
 impl Failed {
-    fn into_error(self) -> anyhow::Error {
+    pub(super) fn into_error(self) -> anyhow::Error {
         match self {
             Self::Stream(error) => error.into(),
             Self::Output(error) => error.into(),
@@ -380,7 +410,7 @@ pub(super) fn say_what_is_missing(unread: Unread, cursor: Option<&str>) {
 
 /// Of a stream in a directory of this machine.
 pub(super) fn run(args: &Args, dir: &Path, stream: &StreamName) -> Result<()> {
-    let shown = args.shown()?;
+    let printing = args.printing()?;
     let stop = stop_on_signal()?;
     let path = dir;
     let dir = super::prepare(path)?;
@@ -399,7 +429,7 @@ pub(super) fn run(args: &Args, dir: &Path, stream: &StreamName) -> Result<()> {
     };
     let mut out = io::BufWriter::with_capacity(1 << 16, standard());
     while left > 0 && !stop.load(Ordering::Relaxed) {
-        let count = print(&mut reader, &mut out, shown, left.min(AT_ONCE))?;
+        let count = print(&mut reader, &mut out, &printing, left.min(AT_ONCE))?;
         left -= count;
         if let Some(kept) = kept.as_mut().filter(|kept| kept.at.elapsed() >= SAVE_EVERY) {
             kept.save(&reader)?;

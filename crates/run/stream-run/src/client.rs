@@ -42,6 +42,10 @@ pub enum StreamEvent<'a> {
     Entry(Entry<'a>),
     /// What could not be read so far: missing, at least and at most; deleted before it was read.
     Unread((u64, u64), u64),
+    /// The next records are of this stream, of several that are read together.
+    Of(&'a str),
+    /// What does not work at the server, for which the rest goes on.
+    Warning(&'a str),
     /// The cursor after this number of records is saved.
     Saved(u64),
     /// That was all, up to this place.
@@ -140,7 +144,7 @@ fn ask(
 }
 
 impl StreamClient {
-    /// Reads a stream of the server at `HOST:PORT`: at most a number of records, and, if `follow`,
+    /// Reads a stream of the server at `HOST:PORT`, or those whose names match a pattern: at most a number of records, and, if `follow`,
     /// new ones as they come.
     ///
     /// # Errors
@@ -149,11 +153,11 @@ impl StreamClient {
     pub fn tail(
         server: &str,
         tls: Option<&ClientTls>,
-        name: &StreamName,
+        name: &str,
         (from, max, follow): (From, u64, bool),
     ) -> Result<Self> {
         let message = Message::Tail {
-            name: name.as_str(),
+            name,
             from,
             max,
             follow,
@@ -171,11 +175,11 @@ impl StreamClient {
     pub fn tail_kept(
         server: &str,
         tls: Option<&ClientTls>,
-        (name, consumer): (&StreamName, &StreamName),
+        (name, consumer): (&str, &StreamName),
         (max, follow): (u64, bool),
     ) -> Result<Self> {
         let message = Message::TailKept {
-            name: name.as_str(),
+            name,
             consumer: consumer.as_str(),
             max,
             follow,
@@ -228,6 +232,8 @@ impl StreamClient {
                 payload,
             }),
             Some(Message::Unread { missing, expired }) => StreamEvent::Unread(missing, expired),
+            Some(Message::Of(name)) => StreamEvent::Of(name),
+            Some(Message::Warning(text)) => StreamEvent::Warning(text),
             Some(Message::Synced(records)) => StreamEvent::Saved(records),
             Some(Message::Done { cursor, .. }) => StreamEvent::Done(cursor),
             Some(Message::Refused(text)) => {

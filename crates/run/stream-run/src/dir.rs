@@ -163,6 +163,34 @@ impl StreamDir {
         )
     }
 
+    /// Removes a directory that has neither streams nor stripes; whether it has none. What else was put there stays.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be read or removed.
+    pub fn remove_unused(&self) -> Result<bool> {
+        let Locks::Files(root) = &self.locks else {
+            return Ok(false);
+        };
+        let named = || self.path.clone();
+        let _lock = self.locks.wait(pool::MAP_LOCK).in_file(named)?;
+        if !self.names()?.is_empty() || !self.listed()?.is_empty() {
+            return Ok(false);
+        }
+        let gone = |removed: io::Result<()>| match removed {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            removed => removed,
+        };
+        for file in [MAP, PAGES, pool::USERS_LOCK, pool::MAP_LOCK] {
+            gone(fs::remove_file(root.join(file))).in_file(named)?;
+        }
+        for folder in ["streams", "cursors", "stripe-locks"] {
+            gone(fs::remove_dir(root.join(folder))).in_file(named)?;
+        }
+        fs::remove_dir(root).in_file(named)?;
+        Ok(true)
+    }
+
     fn on(disk: Arc<dyn Disk>, locks: Locks, path: String) -> Result<Self> {
         let pool = Pool::open(Arc::clone(&disk), locks.clone(), None)?;
         Ok(Self {

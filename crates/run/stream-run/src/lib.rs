@@ -20,7 +20,7 @@
 //! `feed` is a stream as the output of a role: a bounded queue and a thread, with `upkeep`, which says when
 //! to flush and sync. `appender` writes pages (`memory`) through the queue that block files are written through; `reader` finds
 //! pages through the page table, or by their headers if no reliable appender has kept it;
-//! `changes` is how it waits for more. `check` compares all of it; `footing` is whether the files are still there.
+//! `several` are read together; `kept` is a cursor under a name; `changes` is how it waits for more. `check` compares all of it; `footing` is whether the files are still there.
 
 #![forbid(unsafe_code)]
 
@@ -45,12 +45,13 @@ pub use fed::FedStream;
 pub use feed::{FeedWarning, LineRecords, StreamFeed, WhenFull};
 pub use peer::PeerError;
 pub use server::{
-    HostedSession, HostedSpec, HostedStripe, ProducerSession, SharedError, SharedStreams,
-    StreamServeOutcome, StreamServeSpec, Turn,
+    HostedSession, HostedSpec, HostedStripe, ProducerSession, RunningIntake, SharedError,
+    SharedStreams, StreamIntake, StreamServeOutcome, StreamServeSpec, Turn,
 };
 pub use stream::appender::{Appended, StreamAppender};
 pub use stream::check::{StreamCheck, check_streams};
 pub use stream::reader::{Entry, StreamReader, Unread};
+pub use stream::several::{ReaderPlaces, SEVERAL_MAX, SeveralFrom, SeveralReader, SeveralWarning};
 pub use stream::status::StreamStatus;
 pub use stream::upkeep::{Kept, Upkeep};
 

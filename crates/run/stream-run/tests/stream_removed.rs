@@ -3,9 +3,11 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
+use strata_stream::message::{Answer, Request};
 use strata_stream::{Cursor, Form, Geometry, Retention, StreamName};
-use strata_stream_run::{StreamAppender, StreamDir, StreamError, StreamSpec};
+use strata_stream_run::{HostedStripe, StreamAppender, StreamDir, StreamError, StreamSpec};
 use tempfile::TempDir;
 
 const GEOMETRY: Geometry = Geometry {
@@ -106,4 +108,41 @@ fn the_lock_of_a_stripe_that_is_removed_is_noticed() {
     append(&mut stream, 200..400);
     stream.close(1).unwrap();
     assert_eq!(all(&dir), Vec::from_iter(0..400));
+}
+
+/// As of a stripe here, but a server has it: the client loses it as if the server had been started again.
+#[test]
+fn a_server_notices_that_the_lock_of_its_stripe_is_removed() {
+    let folder = TempDir::new().unwrap();
+    let path = folder.path().join("stripe");
+    let stripe = Arc::new(HostedStripe::open(&name(), &path, 1 << 40).unwrap());
+    let sizes = [
+        GEOMETRY.directory_bytes,
+        GEOMETRY.table_bytes,
+        GEOMETRY.page_bytes,
+    ];
+    let join = Request::Join {
+        stream: 9,
+        streams: &[9_u64.to_le_bytes()],
+    };
+    let mut session = stripe.session().unwrap();
+    for request in [Request::Make { id: 7, sizes }, join, Request::Sync] {
+        let (answer, problem) = session.answer(&request);
+        assert!(matches!(answer, Answer::Done), "{answer:?}");
+        assert!(problem.is_none());
+    }
+    fs::remove_file(path.join("users.lock")).unwrap();
+    let (answer, problem) = session.answer(&Request::Sync);
+    assert!(
+        matches!(answer, Answer::Failed { is_full: false, .. }),
+        "{answer:?}"
+    );
+    let said = problem.unwrap().to_string();
+    assert!(said.contains("users.lock: removed"), "{said}");
+    let mut session = stripe.session().unwrap();
+    for request in [join, Request::Sync] {
+        let (answer, _) = session.answer(&request);
+        assert!(matches!(answer, Answer::Done), "{answer:?}");
+    }
+    assert!(path.join("users.lock").exists());
 }

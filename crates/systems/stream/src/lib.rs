@@ -7,7 +7,7 @@
 //! never arrived.
 //!
 //! ```text
-//! StreamName, Cursor     what users write
+//! StreamName, Cursor     what users write; NamePattern, several names
 //! description, state     what a stream is; how far it has come
 //! table                  page table: directory, table pages, data pages
 //! recovery, retention    which pages a stream has after a crash; which of them go
@@ -36,6 +36,7 @@ pub mod message;
 mod name;
 pub mod nvme;
 mod page;
+mod pattern;
 mod producers;
 mod recovery;
 mod retention;
@@ -54,6 +55,7 @@ pub use page::mark::Origin;
 pub use page::missing::Missing;
 pub use page::walk::{Item, Reached, Record, Walk};
 pub use page::{AppendError, Blocks, Current, Page, PageWriter};
+pub use pattern::NamePattern;
 pub use producers::{PRODUCERS_MAX, Producer, Producers};
 pub use recovery::{INDEX_JUMP, Recovered, recovered};
 pub use retention::{Held, Retention, expired};

@@ -56,9 +56,9 @@ pub enum Message<'a> {
     },
     /// Client: the number of the next record, among those of its producer.
     Start(u64),
-    /// Client: wants records of this stream.
+    /// Client: wants records of this stream, or of several.
     Tail {
-        /// The stream.
+        /// The stream; or a [`NamePattern`](crate::NamePattern) of those that are read together, in order of time.
         name: &'a str,
         /// The first one.
         from: From,
@@ -69,7 +69,7 @@ pub enum Message<'a> {
     },
     /// Client: wants the records of this stream after a cursor that the server keeps under a name.
     TailKept {
-        /// The stream.
+        /// The stream, or a pattern as of [`Message::Tail`].
         name: &'a str,
         /// The cursor's name.
         consumer: &'a str,
@@ -105,6 +105,10 @@ pub enum Message<'a> {
     /// Server: the producer's records with a smaller number survive a loss of power; or, to a reader, the cursor after
     /// this number of records is saved.
     Synced(u64),
+    /// Server: the next records are of this stream, to a reader of several.
+    Of(&'a str),
+    /// Server: what does not work, to a reader, for which the rest goes on.
+    Warning(&'a str),
     /// Server: a record.
     Entry {
         /// Where reading goes on after it.
@@ -184,6 +188,8 @@ impl<'a> Message<'a> {
             Self::Done { .. } => 21,
             Self::TailKept { .. } => 28,
             Self::Took(_) => 29,
+            Self::Of(_) => 30,
+            Self::Warning(_) => 31,
         }
     }
 
@@ -231,7 +237,10 @@ impl<'a> Message<'a> {
             Self::Took(records) => out.extend_from_slice(&records.to_le_bytes()),
             Self::Record(payload) => out.extend_from_slice(payload),
             Self::End => {}
-            Self::Refused(text) => out.extend_from_slice(cut(text).as_bytes()),
+            Self::Refused(text) | Self::Warning(text) => {
+                out.extend_from_slice(cut(text).as_bytes());
+            }
+            Self::Of(name) => out.extend_from_slice(name.as_bytes()),
             Self::Ready {
                 record_len_max,
                 next,
@@ -375,6 +384,8 @@ impl<'a> Message<'a> {
                 let records = fields.u64();
                 fields.end(records.map(Self::Took))
             }
+            30 => fields.text().map(Self::Of),
+            31 => fields.text().map(Self::Warning),
             22..=27 => Answer::of_kind(kind, fields).map(Self::Answer),
             _ => None,
         }
@@ -498,6 +509,8 @@ mod tests {
                 follow: n.is_multiple_of(2),
             },
             28 => Message::Took(n),
+            29 => Message::Of(text),
+            30 => Message::Warning(text),
             _ => Message::Done { records: n, cursor },
         };
         let mut out = Vec::new();
@@ -509,7 +522,7 @@ mod tests {
     proptest! {
         #[test]
         fn frames_are_read_however_they_are_cut(
-            kinds in prop::collection::vec(0..29_usize, 1..20),
+            kinds in prop::collection::vec(0..32_usize, 1..20),
             text in "[a-z.]{0,64}",
             bytes in prop::collection::vec(any::<u8>(), 0..300),
             cursor in cursors(),

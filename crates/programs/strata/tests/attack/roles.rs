@@ -82,7 +82,11 @@ const ROLES: [Role; 16] = [
     ),
     role("controller run", "--state {}/controller", "agents on"),
     role("serve", "{}/log --state {}/page", "the page is"),
-    role("stream serve", "{}/streams", "streams on"),
+    role(
+        "stream serve",
+        "{}/streams --otlp 127.0.0.1 --otlp-stream events",
+        "streams on",
+    ),
     role("telemetry collect", "-o {}/there --store-memory 16MiB", ""),
     role(
         "agent",
@@ -471,7 +475,7 @@ fn by_connections() {
         );
     })];
     siege("serve", attacks);
-    let attacks: &[Attack<Working<STREAMS>>] = &[("connections", |s, r| {
+    let connections: fn(&Working<STREAMS>, &mut Round) = |s, r| {
         s.connections(
             r,
             4793,
@@ -482,7 +486,21 @@ fn by_connections() {
                 b"STRNET02\x12\0\0\0\x01\x07\0\0\0\0\0\0\0\x02meevents\x05\0\0\0\x03abcd",
             ],
         );
-    })];
+    };
+    let logs: fn(&Working<STREAMS>, &mut Round) = |s, r| {
+        s.connections(
+            r,
+            4318,
+            &[
+                b"",
+                b"POST /v1/logs HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\nffffff\r\n",
+                b"POST /v1/logs HTTP/1.1\r\nHost: a\r\nContent-Type: application/x-protobuf\r\nContent-Encoding: gzip\r\n\
+                  Content-Length: 8000000\r\n\r\n\x1f\x8b\x08\0\0\0\0\0",
+                b"POST /v1/logs HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: 8\r\n\r\n[[[[[[[[",
+            ],
+        );
+    };
+    let attacks: &[Attack<Working<STREAMS>>] = &[("connections", connections), ("logs", logs)];
     siege("stream serve", attacks);
 }
 

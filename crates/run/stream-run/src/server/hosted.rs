@@ -15,6 +15,7 @@ use strata_stream::message::{
 use strata_stream::{Geometry, StreamName};
 use strata_wire::exact;
 
+use crate::dir::footing::lost;
 use crate::dir::locks::{Lock, Locks};
 use crate::dir::pool::{MAP, MAP_LOCK, Owners, PAGES, Pool, STRIPE_MAP, USERS_LOCK};
 use crate::error::{In as _, Result, StreamError};
@@ -122,6 +123,17 @@ impl HostedStripe {
             user: Mutex::new(None),
             _server: server,
         }
+    }
+
+    /// Looks whether the lock of those who append is still the one that another process would find: such a process would
+    /// make the map of owners anew. The next client to join takes the lock again.
+    fn look(&self, pool: &Pool) -> Result<()> {
+        let mut user = locked(&self.user);
+        if user.as_ref().is_some_and(|lock| !pool.holds(lock)) {
+            *user = None;
+            return Err(lost(self.disk.display(USERS_LOCK)));
+        }
+        Ok(())
     }
 
     /// A client that asks for it.
@@ -310,6 +322,7 @@ impl HostedSession {
                 bytes,
             )?,
             Request::Sync => {
+                self.stripe.look(&open.pool)?;
                 let synced = open.pages.sync();
                 synced.in_file(|| open.pool.disk.display(PAGES))?;
             }

@@ -19,14 +19,18 @@ use strata_stream::StreamName;
 use strata_sys::pause::backoff;
 use strata_sys::socket;
 
+use super::connection::{Ended, Served};
 use super::hosted::HostedStripe;
-use super::serving::{Ended, Offer, Served, serve};
+use super::intake::StreamIntake;
+use super::serving::{Offer, serve};
 use super::shared::SharedStreams;
 use crate::peer::{Peer, PeerError};
-use crate::{StreamDir, StreamSpec, paths_of, random_id};
+use crate::{ReaderPlaces, StreamDir, StreamSpec, paths_of, random_id};
 
 /// Connections at a time that have said what they want.
 const CLIENTS_MAX: usize = 256;
+/// Streams that clients read together, several at a time: about 5 MiB of memory for each.
+const TOGETHER_MAX: usize = 256;
 /// Connections that have not yet, in all and from one address.
 const STRANGERS_MAX: usize = 64;
 const STRANGERS_OF_ONE_MAX: usize = 8;
@@ -55,6 +59,8 @@ pub struct StreamServeSpec {
     pub dir: Option<PathBuf>,
     /// How a stream is created when a client appends to one that is not there; `None`: the client is refused.
     pub creates: Option<StreamSpec>,
+    /// Another way for records into streams of the directory.
+    pub intake: Option<Box<dyn StreamIntake>>,
     /// Stripes for directories of other machines.
     pub stripes: Vec<HostedSpec>,
     /// Where clients connect.
@@ -121,16 +127,28 @@ impl Spec for StreamServeSpec {
             let names: Vec<&str> = stripes.iter().map(|stripe| stripe.name.as_str()).collect();
             what = format!("{what}, stripes {}", names.join(" "));
         }
+        let streams = dir.map(SharedStreams::new);
+        let intake = match (self.intake, &streams) {
+            (Some(intake), Some(streams)) => {
+                Some(intake.start(streams, self.creates.as_ref(), &tell)?)
+            }
+            (Some(_), None) => {
+                let text = "records need a directory of streams";
+                return Err(RoleError::Invalid(text.to_owned()));
+            }
+            (None, _) => None,
+        };
         tell(&Notice::serving(address, what));
         let server = Server {
             offer: Offer {
-                streams: dir.map(SharedStreams::new),
+                streams,
                 secret: [
                     random_id().at("random numbers")?,
                     random_id().at("random numbers")?,
                 ],
                 creates: self.creates,
                 stripes,
+                places: ReaderPlaces::new(TOGETHER_MAX),
             },
             tls: self.tls,
             stop: Arc::clone(&stop),
@@ -141,7 +159,15 @@ impl Spec for StreamServeSpec {
             present: Mutex::default(),
             warned: Mutex::new(None),
         };
-        Handle::run((), stop, move || Arc::new(server).run(&listener))
+        Handle::run((), stop, move || {
+            let outcome = Arc::new(server).run(&listener);
+            // Its records are confirmed, whatever the outcome is.
+            let more = intake.map_or(0, |intake| intake.end());
+            outcome.map(|outcome| StreamServeOutcome {
+                appended: outcome.appended.saturating_add(more),
+                ..outcome
+            })
+        })
     }
 }
 

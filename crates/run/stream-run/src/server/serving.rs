@@ -1,76 +1,30 @@
-//! One connection of a server: a client that appends to a stream, or reads one.
+//! One connection of a server: the client's request, and clients that append.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use strata_role::{Notice, Tell};
-use strata_stream::message::{From, Message, UNCOUNTED};
-use strata_stream::{Origin, StreamName, siphash24};
+use strata_role::Notice;
+use strata_stream::message::Message;
+use strata_stream::{NamePattern, StreamName};
 use strata_wire::{exact, unix_ns};
 
+use super::connection::{Begin, Ended, LOOK_EVERY, Served, refuse, said};
 use super::hosted::HostedStripe;
-use super::kept::KeptCursor;
-use super::shared::{ProducerSession, SharedError, SharedStreams, Turn};
-use crate::peer::{Came, Peer, PeerError, Result};
-use crate::{StreamDir, StreamError, StreamReader, StreamSpec, Unread};
+use super::shared::{ProducerSession, SharedError, SharedStreams};
+use super::tailing::{tail, tail_several};
+use crate::peer::{Came, Peer, Result};
+use crate::{ReaderPlaces, StreamSpec};
 
 /// How long a client may take to say what it wants, its part of TLS included.
 const ASK_LIMIT: Duration = Duration::from_secs(10);
-/// Between looks at what came and whether to stop, while nothing happens.
-const LOOK_EVERY: Duration = Duration::from_millis(100);
-/// Records that are read before it is looked whether to stop.
-const AT_ONCE: u64 = 1000;
-/// How long a client may take, after the last record, to say that it has done with all of them.
-const TAKE_LIMIT: Duration = Duration::from_secs(30);
-
-/// What all connections of a server did.
-pub(super) struct Served {
-    pub(super) appended: AtomicU64,
-    pub(super) read: AtomicU64,
-    tell: Tell,
-}
-
-impl Served {
-    pub(super) fn new(tell: Tell) -> Self {
-        Self {
-            appended: AtomicU64::new(0),
-            read: AtomicU64::new(0),
-            tell,
-        }
-    }
-
-    /// Says what is wrong with stripes of a stream.
-    fn warn_of(&self, turn: &mut Turn<'_>, name: &StreamName) {
-        for warning in turn.take_warnings() {
-            (self.tell)(&Notice::warning(format!("stream {name}: {warning}")));
-        }
-    }
-}
-
-/// What ends a connection.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum Ended {
-    #[error(transparent)]
-    Peer(#[from] PeerError),
-    #[error(transparent)]
-    Stream(#[from] StreamError),
-    #[error(transparent)]
-    Shared(#[from] SharedError),
-}
 
 /// What a client asks for.
 enum Asked {
     Append(StreamName, (u64, StreamName)),
     Tail(StreamName, Begin, u64, bool),
+    Several(NamePattern, Begin, u64, bool),
     Stripe(StreamName),
-}
-
-/// Where a client begins to read.
-enum Begin {
-    At(From),
-    /// At a cursor that the server keeps under this name.
-    Kept(StreamName),
 }
 
 /// What a server has.
@@ -83,6 +37,8 @@ pub(super) struct Offer {
     pub(super) creates: Option<StreamSpec>,
     /// Stripes of other directories.
     pub(super) stripes: Vec<Arc<HostedStripe>>,
+    /// For streams that clients read together.
+    pub(super) places: ReaderPlaces,
 }
 
 /// Serves a client until it or the server ends. `admitted` is called once it has said what it wants.
@@ -102,7 +58,7 @@ pub(super) fn serve(
     let done = match (asked, &offer.streams) {
         (Asked::Append(name, producer), Some(streams)) => {
             let created = match &offer.creates {
-                Some(spec) => create(streams.dir(), &name, spec),
+                Some(spec) => streams.create(&name, spec),
                 None => Ok(()),
             };
             let now = (Instant::now(), unix_ns());
@@ -117,7 +73,12 @@ pub(super) fn serve(
             let secret = offer.secret;
             tail(peer, (streams.dir(), &name, secret), wanted, served, stop)
         }
-        (Asked::Append(..) | Asked::Tail(..), None) => {
+        (Asked::Several(pattern, begin, max, follow), Some(streams)) => {
+            let wanted = (&begin, max, follow);
+            let of = (streams.dir(), &pattern, &offer.places);
+            tail_several(peer, of, (wanted, offer.secret), served, stop)
+        }
+        (Asked::Append(..) | Asked::Tail(..) | Asked::Several(..), None) => {
             return Ok(refuse(peer, "this server has stripes only, no streams")?);
         }
         (Asked::Stripe(name), _) => {
@@ -130,6 +91,7 @@ pub(super) fn serve(
     };
     let text = match &done {
         Ok(()) | Err(Ended::Peer(_)) => return done,
+        Err(Ended::Refused(text)) => return Ok(refuse(peer, text)?),
         // Without the paths of this machine.
         Err(Ended::Stream(error) | Ended::Shared(SharedError::Stream(error))) => said(error),
         Err(Ended::Shared(error)) => error.to_string(),
@@ -137,43 +99,6 @@ pub(super) fn serve(
     // If it is gone, what happened to the stream is what matters.
     let _ = refuse(peer, &text);
     done
-}
-
-fn refuse(peer: &mut Peer, text: &str) -> Result<()> {
-    peer.put(&Message::Refused(text))?;
-    peer.flush()
-}
-
-/// The text of an error for a client.
-fn said(error: &StreamError) -> String {
-    match error {
-        StreamError::Unknown { name, .. } => format!("no stream {name} here"),
-        StreamError::InUse { name, .. } => {
-            format!(
-                "a process on the server's machine is appending to {name}: end it, or let it append through the server"
-            )
-        }
-        StreamError::TooLong { .. }
-        | StreamError::Lost { .. }
-        | StreamError::Producers { .. }
-        | StreamError::Cursors { .. }
-        | StreamError::Paused { .. } => error.to_string(),
-        _ => error.of_disk().unwrap_or_else(|| {
-            "the stream cannot be used: see the messages of its server".to_owned()
-        }),
-    }
-}
-
-/// Creates a stream, unless it is there.
-fn create(
-    dir: &StreamDir,
-    name: &StreamName,
-    spec: &StreamSpec,
-) -> std::result::Result<(), StreamError> {
-    match dir.create_stream(name, spec, unix_ns()) {
-        Err(StreamError::Exists { .. }) => Ok(()),
-        created => created,
-    }
 }
 
 /// What the client wants, or why it cannot have it.
@@ -196,16 +121,23 @@ fn ask(peer: &mut Peer) -> Result<std::result::Result<Asked, String>> {
             from,
             max,
             follow,
-        } => Some(named(name, &|name| Asked::Tail(name, Begin::At(from), max, follow))),
+        } => Some(match NamePattern::of(name) {
+            Some(pattern) => Ok(Asked::Several(pattern, Begin::At(from), max, follow)),
+            None => named(name, &|name| Asked::Tail(name, Begin::At(from), max, follow)),
+        }),
         Message::TailKept {
             name,
             consumer,
             max,
             follow,
         } => Some(match consumer.parse::<StreamName>() {
-            Ok(consumer) if !matches!(consumer.as_str(), "." | "..") => named(name, &|name| {
-                Asked::Tail(name, Begin::Kept(consumer.clone()), max, follow)
-            }),
+            Ok(consumer) if !matches!(consumer.as_str(), "." | "..") => {
+                let begin = Begin::Kept(consumer);
+                match NamePattern::of(name) {
+                    Some(pattern) => Ok(Asked::Several(pattern, begin, max, follow)),
+                    None => named(name, &|name| Asked::Tail(name, begin.clone(), max, follow)),
+                }
+            }
             _ => Err("the cursor's name: 1 to 64 letters, digits, dots, underscores and hyphens are needed".to_owned()),
         }),
         _ => None,
@@ -286,108 +218,6 @@ fn take_records(
     Ok(false)
 }
 
-fn tail(
-    peer: &mut Peer,
-    (dir, name, secret): (&StreamDir, &StreamName, [u64; 2]),
-    (begin, max, follow): (&Begin, u64, bool),
-    served: &Served,
-    stop: &AtomicBool,
-) -> std::result::Result<(), Ended> {
-    let mut reader = dir.read(name)?;
-    let mut kept = None;
-    match begin {
-        Begin::At(From::Cursor(cursor)) => reader.seek(*cursor, None),
-        Begin::At(From::Since(time_ns)) => reader.seek_time(*time_ns)?,
-        Begin::At(From::Last(records)) => reader.seek_last(*records)?,
-        Begin::Kept(consumer) => {
-            kept = Some(KeptCursor::open(dir, (name, consumer), &mut reader)?);
-        }
-    }
-    peer.put(&Message::Ready {
-        record_len_max: 0,
-        next: 0,
-    })?;
-    let mut told = Unread::default();
-    let mut sent = 0;
-    while sent < max && !stop.load(Ordering::Relaxed) {
-        let count = send_records(peer, &mut reader, AT_ONCE.min(max - sent), secret)?;
-        sent += count;
-        served.read.fetch_add(count, Ordering::Relaxed);
-        tell_unread(peer, &reader, &mut told)?;
-        peer.flush()?;
-        if let Some(kept) = &mut kept {
-            kept.sent(&reader, sent);
-            if let Came::Closed = hear(peer, kept, Duration::ZERO)? {
-                return Ok(());
-            }
-        }
-        if count > 0 {
-            continue;
-        }
-        if !follow {
-            break;
-        }
-        // A client without a cursor says nothing more.
-        if kept.is_none() {
-            match peer.receive(Duration::ZERO)? {
-                Came::Nothing => {}
-                Came::Some => return Err(peer.unexpected().into()),
-                Came::Closed => return Ok(()),
-            }
-        }
-        reader.wait(LOOK_EVERY);
-        reader.refresh()?;
-    }
-    if sent < max && stop.load(Ordering::Relaxed) {
-        return Ok(refuse(peer, "the server is shutting down")?);
-    }
-    let cursor = reader.cursor();
-    peer.put(&Message::Done {
-        records: sent,
-        cursor,
-    })?;
-    peer.flush()?;
-    let Some(mut kept) = kept else {
-        return Ok(());
-    };
-    let until = Instant::now() + TAKE_LIMIT;
-    while Instant::now() < until && !stop.load(Ordering::Relaxed) {
-        if let Came::Closed = hear(peer, &mut kept, LOOK_EVERY)? {
-            break;
-        }
-    }
-    Ok(())
-}
-
-/// Takes what a client says of the records that it has done with, saves its cursor then, and says so.
-fn hear(
-    peer: &mut Peer,
-    kept: &mut KeptCursor<'_>,
-    limit: Duration,
-) -> std::result::Result<Came, Ended> {
-    let came = peer.receive(limit)?;
-    let mut has_news = false;
-    while let Some(message) = peer.next_message()? {
-        let is_right = match message {
-            Message::Took(records) => kept.took(records),
-            _ => false,
-        };
-        if !is_right {
-            return Err(peer.unexpected().into());
-        }
-        has_news = true;
-    }
-    if has_news {
-        let records = kept.save()?;
-        // A client that has gone after its last word is none the worse.
-        if !matches!(came, Came::Closed) {
-            peer.put(&Message::Synced(records))?;
-            peer.flush()?;
-        }
-    }
-    Ok(came)
-}
-
 /// Does with pages of a stripe what a client asks, in its order.
 fn pages(
     peer: &mut Peer,
@@ -420,39 +250,4 @@ fn pages(
         }
     }
     Ok(refuse(peer, "the server is shutting down")?)
-}
-
-fn send_records(
-    peer: &mut Peer,
-    reader: &mut StreamReader,
-    max: u64,
-    secret: [u64; 2],
-) -> std::result::Result<u64, Ended> {
-    reader.read(max, |entry| {
-        peer.put(&Message::Entry {
-            next: entry.next,
-            seq: entry.seq,
-            time_ns: entry.time_ns,
-            origin: entry.origin.map(|origin| Origin {
-                id: siphash24(secret, &origin.id.to_le_bytes()).max(1),
-                ..origin
-            }),
-            payload: entry.payload,
-        })?;
-        Ok::<bool, Ended>(true)
-    })
-}
-
-fn tell_unread(peer: &mut Peer, reader: &StreamReader, told: &mut Unread) -> Result<()> {
-    let unread = reader.unread();
-    if unread == *told {
-        return Ok(());
-    }
-    *told = unread;
-    let missing = unread.missing;
-    let expired = match unread.expired_uncounted {
-        true => UNCOUNTED,
-        false => unread.expired,
-    };
-    peer.put(&Message::Unread { missing, expired })
 }

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use strata_stream::{Cursor, StreamName};
 
 use crate::error::StreamError;
-use crate::{Kept, StreamAppender, StreamDir, Upkeep};
+use crate::{Kept, StreamAppender, StreamDir, StreamSpec, Upkeep};
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -148,6 +148,18 @@ impl SharedStreams {
     #[must_use]
     pub fn dir(&self) -> &StreamDir {
         &self.dir
+    }
+
+    /// Creates a stream, unless it is there.
+    ///
+    /// # Errors
+    ///
+    /// If its file cannot be written.
+    pub fn create(&self, name: &StreamName, spec: &StreamSpec) -> Result<(), StreamError> {
+        match self.dir.create_stream(name, spec, strata_wire::unix_ns()) {
+            Err(StreamError::Exists { .. }) => Ok(()),
+            created => created,
+        }
     }
 
     fn number(&self) -> u64 {

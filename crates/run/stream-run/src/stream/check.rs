@@ -66,6 +66,13 @@ fn read_all(dir: &StreamDir, check: &mut StreamCheck) -> Result<()> {
             .push(format!("record {seq} follows one with a higher number"));
     }
     check.problems.extend(reader.unreadable_pages()?);
-    check.problems.extend(reader.gone_stripes());
+    // A stream without pages there misses nothing.
+    let gone = reader.pages_gone()?;
+    if gone > 0 {
+        check.problems.push(format!(
+            "{gone} of its pages are on missing stripes: {}",
+            reader.gone_stripes().join(", ")
+        ));
+    }
     Ok(())
 }

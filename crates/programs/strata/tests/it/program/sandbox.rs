@@ -491,7 +491,11 @@ impl Starter<'_> {
                 self.start(name, "{}/streams logs", "");
                 self.start(name, "127.0.0.1:4793/there", "");
             }
-            "stream serve" => self.start(name, "{}/served", "streams on"),
+            "stream serve" => self.start(
+                name,
+                "{}/served --otlp 127.0.0.1 --otlp-stream there",
+                "streams on",
+            ),
             "stream tail" => {
                 self.start(name, "{}/streams logs -f --cursor @me", "");
                 self.start(name, "127.0.0.1:4793/there -f", "");

@@ -2,7 +2,10 @@
 
 mod damage;
 mod devices;
+mod killed;
+mod logs;
 mod mistakes;
+mod otlp;
 mod producers;
 mod serve;
 mod servers;

@@ -21,14 +21,14 @@ use crate::common::signal::signal;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A server that is killed and started again, at the same address.
-struct Server {
+pub(super) struct Server {
     dir: PathBuf,
     address: SocketAddr,
     child: Child,
 }
 
 impl Server {
-    fn start(dir: &Path, listen: &str) -> Self {
+    pub(super) fn start(dir: &Path, listen: &str) -> Self {
         let mut command = strata();
         command.args(["stream", "serve"]).arg(dir);
         command.args(["--listen", listen, "--create", "1GB"]);
@@ -40,7 +40,7 @@ impl Server {
         }
     }
 
-    fn place(&self) -> String {
+    pub(super) fn place(&self) -> String {
         format!("{}/events", self.address)
     }
 
@@ -50,13 +50,13 @@ impl Server {
         self.child.wait().unwrap();
     }
 
-    fn restart(&mut self) {
+    pub(super) fn restart(&mut self) {
         self.kill();
         *self = Self::start(&self.dir, &self.address.to_string());
     }
 
     /// The records of each producer, as the stream has them; each says its number.
-    fn records(&self) -> BTreeMap<String, Vec<String>> {
+    pub(super) fn records(&self) -> BTreeMap<String, Vec<String>> {
         let mut command = strata();
         command.args(["stream", "tail", &self.place(), "--cursor", "0.0", "--json"]);
         let mut records: BTreeMap<String, Vec<String>> = BTreeMap::new();
@@ -77,7 +77,7 @@ impl Drop for Server {
     }
 }
 
-fn producer(place: &str, name: &str) -> Command {
+pub(super) fn producer(place: &str, name: &str) -> Command {
     let mut command = strata();
     command.args(["stream", "append", place, "--name", name]);
     command.stdin(Stdio::piped()).stdout(Stdio::piped());
@@ -85,19 +85,19 @@ fn producer(place: &str, name: &str) -> Command {
 }
 
 /// Writes lines with these numbers.
-fn feed(stdin: &mut ChildStdin, name: &str, lines: Range<u32>) {
+pub(super) fn feed(stdin: &mut ChildStdin, name: &str, lines: Range<u32>) {
     let text: String = lines.map(|number| format!("{name} {number}\n")).collect();
     stdin.write_all(text.as_bytes()).unwrap();
 }
 
-fn until(what: &str, is_so: impl Fn() -> bool) {
+pub(super) fn until(what: &str, is_so: impl Fn() -> bool) {
     let start = Instant::now();
     while !is_so() {
         assert!(start.elapsed() < PATIENCE, "not {what}");
     }
 }
 
-fn expected(name: &str, lines: u32) -> Vec<String> {
+pub(super) fn expected(name: &str, lines: u32) -> Vec<String> {
     (0..lines)
         .map(|number| format!("{name} {number}"))
         .collect()

@@ -1,13 +1,14 @@
-//! `strata stream tail` of several streams: the same records as of each alone, in order of time.
+//! `strata stream tail` of several streams, here and at a server: the same records as of each alone, in order of time.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 
 use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::common::program::{failed, ok, refused, strata};
+use crate::common::serving::serving;
 use crate::common::signal::signal;
 
 struct Hosts {
@@ -159,4 +160,134 @@ fn what_is_of_one_stream_is_refused_of_several() {
     assert!(said.contains("no stream matches web*"), "{said}");
     let said = refused(&mut hosts.command("append", &["host*"]));
     assert!(said.contains("a stream's name has"), "{said}");
+}
+
+/// A server of the streams, and how its streams are named.
+struct Served {
+    child: Child,
+    _errors: BufReader<std::process::ChildStderr>,
+    address: std::net::SocketAddr,
+}
+
+impl Served {
+    fn start(hosts: &Hosts) -> Self {
+        let mut command = hosts.command("serve", &["--listen", "127.0.0.1:0"]);
+        let (child, errors, address) = serving(command.stdout(Stdio::null()));
+        Self {
+            child,
+            _errors: errors,
+            address,
+        }
+    }
+
+    fn tail(&self, options: &[&str]) -> Command {
+        let (pattern, options) = options.split_first().unwrap();
+        let mut command = strata();
+        command.args(["stream", "tail", &format!("{}/{pattern}", self.address)]);
+        command.args(options);
+        command
+    }
+
+    fn json(&self, options: &[&str]) -> Vec<Value> {
+        let text = ok(self.tail(options).arg("--json"));
+        let lines = text.lines().map(|line| serde_json::from_str(line).unwrap());
+        lines.collect()
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn several_streams_of_a_server_are_read_as_those_of_its_directory() {
+    let hosts = Hosts::new(&["host1", "host2", "other"]);
+    for round in 0..3 {
+        for name in ["host2", "host1", "other"] {
+            let lines: String = (0..700)
+                .map(|of| format!("{name} {round} {of}\n"))
+                .collect();
+            hosts.append(name, &lines);
+        }
+    }
+    let served = Served::start(&hosts);
+    for options in [
+        &["host*", "--cursor", "0.0"][..],
+        &["host*"],
+        &["*", "-n", "2500"],
+        &["host?", "--since", "0"],
+        &["host*", "--cursor", "0.0", "-n", "3"],
+    ] {
+        let here = hosts.json(options);
+        assert!(!here.is_empty(), "{options:?}");
+        assert!(served.json(options) == here, "{options:?}");
+    }
+    let said = failed(&mut served.tail(&["web*"]));
+    assert!(said.contains("no stream matches web* here"), "{said}");
+    let said = refused(&mut served.tail(&["host*", "--cursor", "17.40960"]));
+    assert!(said.contains("is a position in one stream"), "{said}");
+    let said = failed(&mut served.tail(&["host*", "-n", "20000"]));
+    assert!(said.contains("at most 10000"), "{said}");
+}
+
+#[test]
+fn a_server_keeps_one_cursor_for_each_of_several_streams() {
+    let hosts = Hosts::new(&["host1", "host2"]);
+    let served = Served::start(&hosts);
+    hosts.append("host1", "a\nb\nc\n");
+    hosts.append("host2", "d\ne\n");
+    let kept = ["host*", "--cursor", "@all"];
+    let first = ok(&mut served.tail(&["host*", "--cursor", "@all", "-n", "4"]));
+    assert_eq!(first, "a\nb\nc\nd\n");
+    assert_eq!(ok(&mut served.tail(&kept)), "e\n");
+    assert_eq!(ok(&mut served.tail(&kept)), "");
+    // It is the cursor that each stream has alone, also here.
+    hosts.append("host1", "f\n");
+    assert_eq!(hosts.texts(&["host1", "--cursor", "@all"]), ["f"]);
+    hosts.append("host2", "g\n");
+    assert_eq!(ok(&mut served.tail(&["host2", "--cursor", "@all"])), "g\n");
+    // Streams that come while they are followed are read from their first record on.
+    let mut follow = served.tail(&["host*", "--cursor", "@all", "--follow"]);
+    let mut child = follow.stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let mut next = || lines.next().unwrap().unwrap();
+    hosts.append("host2", "h\n");
+    assert_eq!(next(), "h");
+    hosts.create("host3");
+    hosts.append("host3", "i\n");
+    assert_eq!(next(), "i");
+    signal(&child, "INT");
+    assert!(child.wait().unwrap().success());
+    assert_eq!(ok(&mut served.tail(&kept)), "");
+    let listed = ok(hosts.command("list", &[]).arg("--json"));
+    assert_eq!(listed.lines().count(), 3);
+    for line in listed.lines() {
+        let stream: Value = serde_json::from_str(line).unwrap();
+        assert_eq!(stream["consumers"][0]["name"], "all", "{stream}");
+        assert_eq!(stream["consumers"][0]["lag"], 0, "{stream}");
+    }
+}
+
+#[test]
+fn a_stream_that_a_server_cannot_read_is_named_and_the_others_are_read() {
+    let hosts = Hosts::new(&["host1", "host2"]);
+    hosts.append("host1", "a\n");
+    let file = hosts.dir.join("streams/host2.stream");
+    std::fs::write(&file, vec![0; 4096]).unwrap();
+    let served = Served::start(&hosts);
+    let output = served.tail(&["host*", "--cursor", "0.0"]).output().unwrap();
+    let errors = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(
+        (output.status.code(), &output.stdout[..]),
+        (Some(1), &b"a\n"[..])
+    );
+    assert!(errors.contains("host2: "), "{errors}");
+    let path = hosts.dir.display().to_string();
+    assert!(
+        !errors.contains(&path),
+        "no path of the server's machine: {errors}"
+    );
 }

@@ -209,6 +209,17 @@ impl StreamDir {
     }
 
     fn add_directory(&self, path: &Path) -> Result<()> {
+        let is_new = !path.exists();
+        let added = self.add_existing(path);
+        if added.is_err() && is_new {
+            // Only if it is empty.
+            let _ = fs::remove_dir(path);
+        }
+        added
+    }
+
+    /// Adds a directory, which is made if need be.
+    fn add_existing(&self, path: &Path) -> Result<()> {
         let named = || path.display().to_string();
         let disk = RealDisk::create_dir(path).in_file(named)?;
         let path = fs::canonicalize(path).in_file(named)?;

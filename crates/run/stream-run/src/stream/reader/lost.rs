@@ -114,6 +114,18 @@ impl StreamReader {
         Ok(problems)
     }
 
+    /// The number of its pages that are on stripes that cannot be read.
+    pub(crate) fn pages_gone(&self) -> Result<u64> {
+        let mut gone = 0;
+        let mut index = self.oldest;
+        while index < self.end.index || (index == self.end.index && self.end.offset > 0) {
+            let page = self.page_of(index)?;
+            gone += u64::from(page.is_some_and(|page| self.stripes.is_gone(page)));
+            index += 1;
+        }
+        Ok(gone)
+    }
+
     /// Counts what is missing before a page.
     pub(super) fn enter_page(&mut self, header: &PageHeader) {
         let (min, max) = mem::take(&mut self.page_missing);

@@ -1,5 +1,5 @@
-//! A cursor that a server keeps for a reader: it is saved once the reader has said that it has done with the records
-//! before it, in the same file as those of readers on this machine.
+//! A cursor that is kept under a name for a reader: it is saved once the reader has said that it has done with the
+//! records before it. A server's clients and readers on this machine share the same files.
 
 use std::collections::VecDeque;
 
@@ -9,8 +9,6 @@ use strata_wire::unix_ns;
 use crate::error::Result;
 use crate::{SavedCursor, StreamDir, StreamError, StreamReader, Unread};
 
-/// Cursors of a stream, so that clients do not fill the disk with them.
-const CURSORS_MAX: usize = 1024;
 /// Places that are remembered between those that the reader has done with and those that were sent.
 const PLACES_MAX: usize = 4096;
 
@@ -36,10 +34,10 @@ impl Passed {
 }
 
 /// A cursor of a connection.
-pub(super) struct KeptCursor<'a> {
-    dir: &'a StreamDir,
-    stream: &'a StreamName,
-    consumer: &'a StreamName,
+pub(crate) struct KeptCursor {
+    dir: StreamDir,
+    stream: StreamName,
+    consumer: StreamName,
     /// As it was saved before this connection.
     before: SavedCursor,
     /// The last place that the reader has done with, and later ones.
@@ -50,11 +48,13 @@ pub(super) struct KeptCursor<'a> {
     took: u64,
 }
 
-impl<'a> KeptCursor<'a> {
-    /// Puts a reader to the cursor of this name, or to the oldest record if there is none yet.
-    pub(super) fn open(
-        dir: &'a StreamDir,
-        (stream, consumer): (&'a StreamName, &'a StreamName),
+impl KeptCursor {
+    /// Puts a reader to the cursor of this name, or to the oldest record if there is none yet. There is none yet, and the
+    /// stream has `cursors_max` others: that is an error.
+    pub(crate) fn open(
+        dir: &StreamDir,
+        (stream, consumer): (&StreamName, &StreamName),
+        cursors_max: Option<usize>,
         reader: &mut StreamReader,
     ) -> Result<Self> {
         let saved = dir.saved(stream, consumer)?;
@@ -66,18 +66,22 @@ impl<'a> KeptCursor<'a> {
                     .expect("it was parsed when it was read");
                 reader.seek(cursor, saved.next_seq);
             }
-            None if dir.count_saved(stream)? >= CURSORS_MAX => {
-                return Err(StreamError::Cursors {
-                    name: stream.to_string(),
-                    max: CURSORS_MAX,
-                });
+            None => {
+                if let Some(max) = cursors_max
+                    && dir.count_saved(stream)? >= max
+                {
+                    return Err(StreamError::Cursors {
+                        name: stream.to_string(),
+                        max,
+                    });
+                }
+                reader.seek(Cursor::START, None);
             }
-            None => reader.seek(Cursor::START, None),
         }
         Ok(Self {
-            dir,
-            stream,
-            consumer,
+            dir: dir.clone(),
+            stream: stream.clone(),
+            consumer: consumer.clone(),
             before: saved.unwrap_or_else(SavedCursor::none),
             base: Passed::of(reader, 0),
             later: VecDeque::new(),
@@ -87,7 +91,7 @@ impl<'a> KeptCursor<'a> {
     }
 
     /// Records were sent, this number in all.
-    pub(super) fn sent(&mut self, reader: &StreamReader, records: u64) {
+    pub(crate) fn sent(&mut self, reader: &StreamReader, records: u64) {
         self.sent = records;
         let place = Passed::of(reader, records);
         // What is missing at the end may be known later than the records before it.
@@ -103,8 +107,13 @@ impl<'a> KeptCursor<'a> {
         }
     }
 
+    /// One more record was sent, which the reader had read before.
+    pub(crate) fn sent_one(&mut self) {
+        self.sent = self.sent.saturating_add(1);
+    }
+
     /// The reader has done with this number of records in all; whether it can have that number.
-    pub(super) fn took(&mut self, records: u64) -> bool {
+    pub(crate) fn took(&mut self, records: u64) -> bool {
         let can_be = (self.took..=self.sent).contains(&records);
         if can_be {
             self.took = records;
@@ -114,7 +123,7 @@ impl<'a> KeptCursor<'a> {
 
     /// Saves the cursor after what the reader has done with; returns that number of records. Records between a place
     /// that is remembered and that cursor are read again.
-    pub(super) fn save(&mut self) -> Result<u64> {
+    pub(crate) fn save(&mut self) -> Result<u64> {
         while let Some(&place) = self.later.front()
             && place.records <= self.took
         {
@@ -123,7 +132,7 @@ impl<'a> KeptCursor<'a> {
         }
         let more = self.took - self.base.records;
         if more > 0 {
-            let mut again = self.dir.read(self.stream)?;
+            let mut again = self.dir.read(&self.stream)?;
             again.seek(self.base.cursor, self.base.next_seq);
             again.read::<StreamError>(more, |_| Ok(true))?;
             let since = again.unread();
@@ -143,7 +152,7 @@ impl<'a> KeptCursor<'a> {
             expired: self.before.expired + self.base.unread.expired,
             time_ns: unix_ns(),
         };
-        self.dir.save(self.stream, self.consumer, &saved)?;
+        self.dir.save(&self.stream, &self.consumer, &saved)?;
         Ok(self.took)
     }
 }
@@ -160,7 +169,7 @@ mod tests {
     use crate::StreamSpec;
 
     /// Reads on, and tells the cursor; the number of the last record.
-    fn send(kept: &mut KeptCursor<'_>, reader: &mut StreamReader, records: u64) -> Option<u64> {
+    fn send(kept: &mut KeptCursor, reader: &mut StreamReader, records: u64) -> Option<u64> {
         let mut last = None;
         let read = reader.read::<StreamError>(records, |entry| {
             last = entry.seq;
@@ -204,7 +213,7 @@ mod tests {
         let mut pages = disk.open("pages", true).unwrap();
         pages.write_at(&[0; 16], at).unwrap();
         let mut reader = dir.read(&stream).unwrap();
-        let mut kept = KeptCursor::open(&dir, (&stream, &me), &mut reader).unwrap();
+        let mut kept = KeptCursor::open(&dir, (&stream, &me), None, &mut reader).unwrap();
         assert_eq!(send(&mut kept, &mut reader, 1_000), Some(999));
         assert_eq!(send(&mut kept, &mut reader, 1_000), Some(2_000));
         assert!(!kept.took(2_001), "more than was sent");
@@ -216,7 +225,7 @@ mod tests {
         assert_eq!((saved.next_seq, saved.missing), (Some(1_501), 1));
         // The next reader goes on there.
         let mut reader = dir.read(&stream).unwrap();
-        let mut kept = KeptCursor::open(&dir, (&stream, &me), &mut reader).unwrap();
+        let mut kept = KeptCursor::open(&dir, (&stream, &me), None, &mut reader).unwrap();
         assert_eq!(send(&mut kept, &mut reader, 1), Some(1_501));
         assert!(kept.took(1));
         assert_eq!(kept.save().unwrap(), 1);
