@@ -141,9 +141,7 @@ impl CacheArgs {
             wide: self.wide,
             blocks: self.blocks,
         };
-        let tuple_len = size_of::<strata_gpv::Full>() as u64;
-        let bytes = u64::from(self.slots) * (64 + u64::from(self.narrow) * tuple_len)
-            + u64::from(self.blocks) * (4 + u64::from(self.wide) * tuple_len);
+        let bytes = parameters.cache_bytes(size_of::<strata_gpv::Full>());
         if bytes > CACHE_BYTES_MAX {
             return Err(refuse(format!(
                 "a cache of --slots {} --narrow {} --wide {} --wide-blocks {} takes {} MiB; at most {} \
