@@ -2,8 +2,8 @@
 //! computed from them, is in `strata_gpv`; here are their sockets, files and clocks.
 //!
 //! ```text
-//! agent     the role that receives vectors (`inbox`: one state for each sender) and puts them together into
-//!           records; where those go (`outputs`), in files that can be read if the program is killed (`parts`)
+//! agent     the role that receives vectors (`inbox`: one state for each sender; `directory`: from several files) and
+//!           puts them together into records; where those go (`outputs`), in files that can be read if the program is killed (`parts`)
 //! run       packets into vectors (`grouping`: a cache and a form), and those to where they go (`outlets`)
 //! table     packets into vectors in a Parquet file
 //! tap       vectors of what a worker of a recording records, for those who are attached to it
@@ -35,8 +35,9 @@ mod table;
 mod tap;
 
 pub use agent::{
-    GivenRecord, ListenSpec, Received, RecordFileSpec, RecordOutput, RecordsSpec, Requests, Sender,
-    Sent, VectorAgentOutcome, VectorAgentSpec, VectorReader, VectorSource, VectorsRead,
+    Datagrams, GivenRecord, ListenSpec, Received, RecordFileSpec, RecordOutput, RecordsSpec,
+    Requests, Sender, Sent, VectorAgentOutcome, VectorAgentSpec, VectorReader, VectorSource,
+    VectorsRead,
 };
 pub use columns::{CAPTURED_COLUMNS, COLUMN_NAMES, with_time};
 pub use error::VectorError;
