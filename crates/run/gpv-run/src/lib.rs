@@ -4,7 +4,8 @@
 //! ```text
 //! agent     the role that receives vectors (`inbox`: one state for each sender; `directory`: from several files) and
 //!           puts them together into records; where those go (`outputs`), in files that can be read if the program is killed (`parts`)
-//! run       packets into vectors (`grouping`: a cache and a form), and those to where they go (`outlets`)
+//! run       packets into vectors (`grouping`: a cache and a form), and those to where they go (`outlets`, and the peers
+//!           in a file: `listed`)
 //! table     packets into vectors in a Parquet file
 //! tap       vectors of what a worker of a recording records, for those who are attached to it
 //! ring      datagrams in memory that processes of one machine share
@@ -45,8 +46,8 @@ pub use features::{Counted, Features, Matches};
 pub use form::Form;
 pub use rotation::RotationSpec;
 pub use run::{
-    LiveVectors, OutletsSpec, RingSpec, SentTo, Target, VectorFile, VectorRun, VectorRunOutcome,
-    VectorRunSpec,
+    LiveVectors, OutletsSpec, ParseTargets, RingSpec, SentTo, Target, TargetList, VectorFile,
+    VectorRun, VectorRunOutcome, VectorRunSpec,
 };
 pub use seed::seed;
 pub use table::{Tabled, VectorTable};

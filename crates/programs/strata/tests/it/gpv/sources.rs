@@ -1,15 +1,21 @@
-//! Vectors in directories and streams, at rest and as they come; rows into streams.
+//! Vectors in directories and streams, at rest and as they come; rows into streams; targets that come and go.
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::io::{BufRead, BufReader};
+use std::net::UdpSocket;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::process::{ChildStderr, Stdio};
+use std::time::Duration;
 
 use serde_json::Value;
+use strata_gpv::format::datagram::Datagram;
+use strata_gpv::{Full, Vector};
 
 use super::{gpv, json, labelled, says, strata};
 use crate::common::naive::{FILTER, dissected, naive};
 use crate::common::program::ok;
+use crate::common::signal::signal;
 
 const QUERY: &str = "byte-counts-per-flow";
 const TRACES: [&str; 2] = ["ad-attacks", "cic2017-sqli"];
@@ -162,4 +168,83 @@ fn tail(stream: &Path) -> String {
     ok(tail
         .arg(stream.file_name().unwrap())
         .args(["--cursor", "0.0"]))
+}
+
+/// A command that captures packets to a port of this machine.
+fn until_it_says(errors: &mut BufReader<ChildStderr>, what: &str) {
+    let mut line = String::new();
+    while !line.contains(what) {
+        line.clear();
+        assert!(errors.read_line(&mut line).unwrap() > 0, "not {what}");
+    }
+}
+
+/// The first number, and the number of packets, of the datagrams that come until one has vectors.
+fn received(receiver: &UdpSocket) -> (u64, usize) {
+    let mut bytes = vec![0; 65_536];
+    loop {
+        let len = receiver.recv(&mut bytes).unwrap();
+        let datagram = Datagram::new_checked(&bytes[..len]).unwrap();
+        let mut packets = 0;
+        let count = |vector: &Vector<'_, Full>| packets += vector.tuples().count();
+        datagram.for_each(&mut Vec::new(), count).unwrap();
+        if packets > 0 {
+            return (datagram.first_seq, packets);
+        }
+    }
+}
+
+#[test]
+fn targets_are_added_and_removed_while_vectors_are_sent() {
+    let dir = tempfile::tempdir().unwrap();
+    let list = dir.path().join("targets.txt");
+    fs::write(&list, "# none yet\n").unwrap();
+    let [receiver, sender, target] = [(); 3].map(|()| UdpSocket::bind("127.0.0.1:0").unwrap());
+    receiver
+        .set_read_timeout(Some(Duration::from_secs(60)))
+        .unwrap();
+    let at = target.local_addr().unwrap();
+    let mut run = gpv(&[
+        "run",
+        "-i",
+        "lo",
+        "--flush-after",
+        "100ms",
+        "--json",
+        "--targets",
+    ]);
+    run.arg(&list).arg(format!("udp dst port {}", at.port()));
+    run.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = run.spawn().unwrap();
+    let mut errors = BufReader::new(child.stderr.take().unwrap());
+    until_it_says(&mut errors, "grouping packets of lo");
+    let to = format!("{},proto=udp", receiver.local_addr().unwrap());
+    let change = |what: &str| gpv(&["target", what, list.to_str().unwrap(), &to]);
+    let mut vectors = 0;
+    for round in 0..2 {
+        ok(&mut change("add"));
+        until_it_says(&mut errors, &format!("sending vectors to {to}"));
+        sender.send_to(&[7; 100], at).unwrap();
+        let (first, packets) = received(&receiver);
+        assert_eq!((first, packets), (vectors, 1), "round {round}");
+        vectors += 1;
+        let said = ok(&mut gpv(&["target", "list", list.to_str().unwrap()]));
+        assert_eq!(said, format!("{to}\n"));
+        ok(&mut change("remove"));
+        until_it_says(&mut errors, &format!("no longer sending vectors to {to}"));
+    }
+    // Of no interest to anyone.
+    sender.send_to(&[7; 100], at).unwrap();
+    // A line that is wrong changes nothing.
+    fs::write(&list, "collector:4739\n").unwrap();
+    until_it_says(&mut errors, "is not ADDRESS:PORT");
+    signal(&child, "INT");
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success());
+    let counts: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(counts["destinations"][0]["vectors"], vectors, "{counts}");
+    assert!(fs::read_to_string(&list).unwrap().starts_with("collector"));
+
+    let said = says(&mut change("remove"), 2);
+    assert!(said.contains("has no target"), "{said}");
 }
