@@ -209,7 +209,7 @@ fn targets_are_added_and_removed_while_vectors_are_sent() {
         "-i",
         "lo",
         "--flush-after",
-        "100ms",
+        "1s",
         "--json",
         "--targets",
     ]);
