@@ -124,7 +124,7 @@ struct Heard {
     has_vectors: bool,
     /// The highest number that came.
     highest: u64,
-    /// When its last vector began, by its own clock, and when that came.
+    /// When its newest vector began, by its own clock, and when its last one came.
     latest: (u64, Instant),
     heard: Instant,
     /// By the time since the inbox began.
@@ -415,8 +415,9 @@ impl Inbox {
         let who = (sender, name.as_str());
         let mut out = |record: &Record<'_, Full>| out(&GivenRecord::new(who, *columns, record));
         sequencer.datagram_at_once(bytes, |_, vectors| {
-            if let Some(last) = vectors.last() {
-                *latest = (last.start_ns, Instant::now());
+            // Those that are flushed at last may have begun long before others.
+            if let Some(newest) = vectors.iter().map(|vector| vector.start_ns).max() {
+                *latest = (latest.0.max(newest), Instant::now());
             }
             if let Some(idle) = idle {
                 for vector in vectors {
@@ -467,7 +468,7 @@ impl Inbox {
         let mut rest = bytes;
         while !rest.is_empty() {
             let taken = paper_vector(form, rest, &mut self.paper, |vector| {
-                *latest = (vector.start_ns, Instant::now());
+                *latest = (latest.0.max(vector.start_ns), Instant::now());
                 reassembly.take(vector, &mut out);
             });
             match taken {
