@@ -26,8 +26,8 @@ pub(super) enum TargetCommand {
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  strata gpv run -i eth0 --targets targets.txt &
   strata gpv target add targets.txt collector:4739
+  strata gpv run -i eth0 --targets targets.txt &
   strata gpv target add targets.txt 192.0.2.10:4739,proto=udp,dst=10.0.0.0/8
   strata gpv target remove targets.txt 192.0.2.10:4739,proto=udp,dst=10.0.0.0/8
 

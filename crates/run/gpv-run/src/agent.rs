@@ -2,6 +2,7 @@
 //! records of longer intervals (`reader`). A [`VectorReader`] also works in another role's thread, and gives it the
 //! records.
 
+mod datagrams;
 mod directory;
 mod inbox;
 mod outputs;
@@ -21,11 +22,10 @@ use crate::error::{Result, VectorError};
 use crate::form::Form;
 use crate::rotation::Rotation;
 
+pub use self::datagrams::Datagrams;
 pub use self::inbox::{GivenRecord, Received, Requests, Sender};
 pub use self::outputs::{RecordFileSpec, RecordsSpec, Sent};
-pub use self::reader::{
-    Datagrams, ListenSpec, RecordOutput, VectorReader, VectorSource, VectorsRead,
-};
+pub use self::reader::{ListenSpec, RecordOutput, VectorReader, VectorSource, VectorsRead};
 
 /// An agent. Memory: for each sender, 329 bytes per flow, and 28 bytes per packet of the flow's record.
 #[derive(Clone, Debug)]

@@ -2,8 +2,9 @@
 //! computed from them, is in `strata_gpv`; here are their sockets, files and clocks.
 //!
 //! ```text
-//! agent     the role that receives vectors (`inbox`: one state for each sender; `directory`: from several files) and
-//!           puts them together into records; where those go (`outputs`), in files that can be read if the program is killed (`parts`)
+//! agent     the role that receives vectors (`inbox`: one state for each sender; `datagrams` of others, as of a
+//!           `directory`) and puts them together into records; where those go (`outputs`), in files that can be read
+//!           if the program is killed (`parts`)
 //! run       packets into vectors (`grouping`: a cache and a form), and those to where they go (`outlets`, and the peers
 //!           in a file: `listed`)
 //! table     packets into vectors in a Parquet file

@@ -20,8 +20,8 @@ use crate::error::{Result, VectorError};
 use crate::features::{Counted, Features, Matches};
 use crate::form::Form;
 
-pub use self::listed::{ParseTargets, TargetList};
-pub use self::outlets::{OutletsSpec, RingSpec, Target, VectorFile};
+pub use self::listed::{ParseTargets, Target, TargetList};
+pub use self::outlets::{OutletsSpec, RingSpec, VectorFile};
 
 /// Packets that go through the cache together.
 const BATCH: usize = 256;

@@ -11,7 +11,7 @@ use std::time::Duration;
 use strata_gpv::format::datagram::Datagram;
 use strata_sys::pause::backoff;
 
-use super::reader::Datagrams;
+use super::datagrams::Datagrams;
 use crate::error::{At as _, Result, VectorError};
 use crate::form::Form;
 

@@ -1,21 +1,33 @@
-//! Destinations in a file that is changed while vectors are sent.
+//! Destinations by UDP, also in a file that is changed while vectors are sent.
 
 use std::fmt;
 use std::fs::{self, File, Metadata};
 use std::io::Read as _;
+use std::net::SocketAddr;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use strata_gpv::export::FlowRule;
 use strata_role::{Notice, Tell};
 
-use super::outlets::Target;
 use crate::error::{At as _, Result, VectorError};
 
 /// How often the file is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 /// Maximum bytes of the file.
 const LIST_BYTES_MAX: u64 = 64 << 10;
+
+/// The address that vectors are sent to, and the rule that chooses them.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Target {
+    /// The target as the user wrote it.
+    pub name: String,
+    /// Its address.
+    pub address: SocketAddr,
+    /// The rule that chooses the flows for it.
+    pub rule: FlowRule,
+}
 
 /// The targets that a file lists, or what is wrong with it.
 pub type ParseTargets = fn(&str) -> std::result::Result<Vec<Target>, String>;

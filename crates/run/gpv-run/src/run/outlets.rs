@@ -15,7 +15,7 @@ use strata_role::{Feed, FeedSpec, Notice, RoleError, Tell};
 use strata_store::Sources;
 
 use super::grouping::To;
-use super::listed::TargetList;
+use super::listed::{Target, TargetList};
 use crate::error::{At as _, Result, VectorError};
 use crate::ring::RingWriter;
 use crate::rotation::{Rotation, RotationSpec};
@@ -35,17 +35,6 @@ pub struct OutletsSpec {
     pub stream: Option<(String, Box<dyn FeedSpec>)>,
     /// The inputs, which must not be overwritten.
     pub sources: Sources,
-}
-
-/// The address that vectors are sent to, and the rule that chooses them.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Target {
-    /// The target as the user wrote it.
-    pub name: String,
-    /// Its address.
-    pub address: SocketAddr,
-    /// The rule that chooses the flows for it.
-    pub rule: FlowRule,
 }
 
 /// A file of vectors. If the program is interrupted, the vectors in the file are whole.
