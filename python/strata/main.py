@@ -203,6 +203,7 @@ def parser() -> argparse.ArgumentParser:
     tune.add_argument("--static", action="store_true", help="one buffer for each slot")
     tune.add_argument("--trials", type=int, default=100, metavar="N")
     tune.add_argument("--seed", type=int, default=1, metavar="N")
+    tune.add_argument("--form", choices=("strata", "paper", "paper-seq"), help="default: a switch")
     tune.add_argument("--figures", metavar="FOLDER", help="draw Figures 6 to 8 of the paper")
     tune.add_argument("--json", action="store_true")
 
@@ -392,6 +393,7 @@ def _tune(args: argparse.Namespace) -> None:
         static=args.static,
         trials=args.trials,
         seed=args.seed,
+        form=args.form,
     )
     print(tuner.printed(found, args.json))
 

@@ -8,22 +8,47 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import optuna
 
 from . import program
 
-TUPLE_BYTES = 4
-SLOT_BYTES = 24
 # Blocks that a pointer of 16 bits tells apart, as `Parameters::switch_bytes` has it.
 NEAR_BLOCKS_MAX = 65_534
 
 
-def _pointer_bytes(blocks: int) -> int:
-    if not blocks:
-        return 0
-    return 2 if blocks <= NEAR_BLOCKS_MAX else 4
+@dataclass(frozen=True)
+class Costs:
+    """Bytes that the parts of a cache take."""
+
+    slot: int
+    block: int
+    packet: int
+    # Of a slot and a block, for few and for many blocks.
+    pointers: tuple[int, int] = (0, 0)
+
+    def pointer(self, blocks: int) -> int:
+        """Bytes of a pointer to one of this number of blocks."""
+        if not blocks:
+            return 0
+        return self.pointers[0 if blocks <= NEAR_BLOCKS_MAX else 1]
+
+
+# As `Parameters::switch_bytes` and `Parameters::cache_bytes` have them, the latter by the form of
+# vectors.
+SWITCH = Costs(slot=24, block=0, packet=4, pointers=(2, 4))
+RUN = {
+    "strata": Costs(slot=64, block=4, packet=28),
+    "paper": Costs(slot=64, block=4, packet=4),
+    "paper-seq": Costs(slot=64, block=4, packet=8),
+}
+
+
+def _costs(form: str | None) -> Costs:
+    """Of `strata gpv run` with this form, or of a switch."""
+    return SWITCH if form is None else RUN[form]
 
 
 @dataclass(frozen=True)
@@ -35,21 +60,29 @@ class Parameters:
     wide: int
     blocks: int
 
-    def memory(self) -> int:
-        """Bytes of a switch's memory."""
-        pointer = _pointer_bytes(self.blocks)
-        slot = SLOT_BYTES + pointer + self.narrow * TUPLE_BYTES
-        return self.slots * slot + self.blocks * (pointer + self.wide * TUPLE_BYTES)
+    def memory(self, costs: Costs = SWITCH) -> int:
+        """Bytes of memory."""
+        pointer = costs.pointer(self.blocks)
+        slot = costs.slot + pointer + self.narrow * costs.packet
+        block = costs.block + pointer + self.wide * costs.packet
+        return self.slots * slot + self.blocks * block
 
 
-def divided(memory: int, length: int, narrow: int, share: float, ways: int) -> Parameters:
+# The default of `strata gpv run`: Table 2 of the paper.
+PAPER = Parameters(16_384, 4, 24, 4_096)
+
+
+def divided(
+    memory: int, length: int, narrow: int, share: float, ways: int, costs: Costs = SWITCH
+) -> Parameters:
     """The cache of `memory` bytes, of which `share` is for slots. Without a wide buffer
     (`narrow` is `length`) all of it is."""
     wide = length - narrow
-    for pointer in (2, 4) if wide else (0,):
-        slot = SLOT_BYTES + pointer + narrow * TUPLE_BYTES
+    for pointer in costs.pointers if wide else (0,):
+        slot = costs.slot + pointer + narrow * costs.packet
         slots = int(memory * (share if wide else 1.0)) // slot // ways * ways
-        blocks = (memory - slots * slot) // (pointer + wide * TUPLE_BYTES) if wide else 0
+        block = costs.block + pointer + wide * costs.packet
+        blocks = (memory - slots * slot) // block if wide else 0
         if blocks <= NEAR_BLOCKS_MAX:
             break
     return Parameters(slots, narrow, wide if blocks else 0, blocks)
@@ -58,8 +91,9 @@ def divided(memory: int, length: int, narrow: int, share: float, ways: int) -> P
 class Model:
     """A software model of the cache: the program, with the packets of captures in memory."""
 
-    def __init__(self, process: subprocess.Popen[str]) -> None:
+    def __init__(self, process: subprocess.Popen[str], costs: Costs) -> None:
         self._process = process
+        self.costs = costs
 
     def _ask(self, numbers: Sequence[int]) -> Iterator[str]:
         """The lines of an answer."""
@@ -78,45 +112,50 @@ class Model:
             if not answer.startswith("part "):
                 return
 
-    def ratio(self, parameters: Parameters, ways: int) -> float:
-        """Vectors per packet. Raises `program.ProgramError` with the program's message if it
-        fails."""
-        (answer,) = self._ask([*asdict(parameters).values(), ways])
+    def ratio(self, parameters: Parameters, ways: int, seed: int = 1) -> float:
+        """Vectors per packet; the seed decides which flows share a slot. Raises
+        `program.ProgramError` with the program's message if it fails."""
+        (answer,) = self._ask([*asdict(parameters).values(), ways, seed])
         first, *rest = answer.split(maxsplit=1)
         if first == "refused":
             raise program.ProgramError(f"{parameters}: {rest[0].strip()}")
         vectors, memory = map(int, rest[0].split())
-        assert memory == parameters.memory(), (memory, parameters)
+        assert memory == parameters.memory(self.costs), (memory, parameters)
         return vectors / int(first)
+
+    def mean_ratio(self, parameters: Parameters, ways: int, seeds: Sequence[int]) -> float:
+        """The mean of `ratio` over these seeds."""
+        return fmean(self.ratio(parameters, ways, seed) for seed in seeds)
 
     def rates(self, parameters: Parameters, every_ms: int) -> list[tuple[int, int]]:
         """Packets and vectors of each whole part of `every_ms` ms."""
-        *parts, _ = self._ask([*asdict(parameters).values(), 1, every_ms])
+        *parts, _ = self._ask([*asdict(parameters).values(), 1, 1, every_ms])
         pairs = [part.split()[1:] for part in parts]
         return [(int(packets), int(vectors)) for packets, vectors in pairs]
 
 
 @contextmanager
-def model(captures: Sequence[str | Path]) -> Iterator[Model]:
-    """The model over these captures."""
+def model(captures: Sequence[str | Path], form: str | None = None) -> Iterator[Model]:
+    """The model over these captures: of `strata gpv run` with this form, or of a switch."""
     reads = [word for capture in captures for word in ("-r", str(capture))]
+    kind = "--hardware" if form is None else f"--format={form}"
     with subprocess.Popen(
-        [program.find(), "gpv", "model", *reads],
+        [program.find(), "gpv", "model", kind, *reads],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     ) as process:
         try:
-            yield Model(process)
+            yield Model(process, _costs(form))
         finally:
             # It may have ended, with its last input unread.
             with suppress(BrokenPipeError):
                 process.stdin.close()
 
 
-def _check(memory: int, length: int, ways: int, static: bool) -> None:
-    if divided(memory, length, length if static else 2, 0.5, ways).slots < ways:
+def _check(memory: int, length: int, ways: int, static: bool, costs: Costs = SWITCH) -> None:
+    if divided(memory, length, length if static else 2, 0.5, ways, costs).slots < ways:
         raise ValueError(f"{memory} bytes cannot hold a cache of {ways} ways")
 
 
@@ -126,23 +165,26 @@ def search(
     """Tries parameters; each trial has them, and their memory, as attributes."""
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=seed))
-    # What the paper has in its Table 2; and the longest buffers.
+    # The longest buffers; and the division of Table 2 of the paper.
     if static:
         study.enqueue_trial({"narrow": length})
-    elif length > 4:
-        study.enqueue_trial({"narrow": 4, "share": 0.64})
+    elif length > PAPER.narrow:
+        slots = Parameters(PAPER.slots, PAPER.narrow, 0, 0).memory(cache.costs)
+        slots += PAPER.slots * cache.costs.pointer(PAPER.blocks)
+        share = slots / PAPER.memory(cache.costs)
+        study.enqueue_trial({"narrow": PAPER.narrow, "share": share})
     known: dict[Parameters, float] = {}
 
     def objective(trial: optuna.Trial) -> float:
         if static:
             narrow, share = trial.suggest_int("narrow", 2, length), 1.0
-            parameters = divided(memory, narrow, narrow, share, ways)
+            parameters = divided(memory, narrow, narrow, share, ways, cache.costs)
         else:
             narrow = trial.suggest_int("narrow", 2, max(2, length - 1))
             share = trial.suggest_float("share", 0.2, 0.98)
-            parameters = divided(memory, length, narrow, share, ways)
+            parameters = divided(memory, length, narrow, share, ways, cache.costs)
         trial.set_user_attr("parameters", asdict(parameters))
-        trial.set_user_attr("memory", parameters.memory())
+        trial.set_user_attr("memory", parameters.memory(cache.costs))
         if parameters.slots < ways:
             return 1.0
         if parameters not in known:
@@ -151,6 +193,12 @@ def search(
 
     study.optimize(objective, n_trials=trials)
     return study
+
+
+# Seeds other than that of the search, which has chosen what is best with its own.
+SEEDS = range(2, 7)
+# What is less than this is chance: which flows share a slot.
+BETTER_PERCENT = 0.1
 
 
 def tune(
@@ -162,36 +210,72 @@ def tune(
     static: bool = False,
     trials: int = 100,
     seed: int = 1,
+    form: str | None = None,
 ) -> dict[str, Any]:
-    """The best parameters, their vectors per packet, and every trial."""
-    _check(memory, length, ways, static)
-    with model(captures) as cache:
+    """The best parameters, their vectors per packet next to those of the default parameters on the
+    same packets, and every trial. For `strata gpv run` with this form, or for a switch."""
+    costs = _costs(form)
+    _check(memory, length, ways, static, costs)
+    with model(captures, form) as cache:
         study = search(cache, memory, length, ways, static, trials, seed)
-    best = study.best_trial
+        best = study.best_trial
+        found = best.user_attrs["parameters"]
+        ratio = cache.mean_ratio(Parameters(**found), ways, SEEDS)
+        usual = cache.mean_ratio(PAPER, ways, SEEDS)
+    fewer = 100 * (1 - ratio / usual)
     return {
-        **best.user_attrs["parameters"],
+        **found,
         "memory": best.user_attrs["memory"],
         "ways": ways,
-        "vectors_per_packet": best.value,
+        "form": form,
+        "vectors_per_packet": ratio,
+        "default": {
+            **asdict(PAPER),
+            "memory": PAPER.memory(costs),
+            "vectors_per_packet": usual,
+        },
+        # Negative if there are more.
+        "fewer_vectors_percent": fewer,
+        "is_better": fewer >= BETTER_PERCENT,
         "trials": [
             {**trial.user_attrs["parameters"], "vectors_per_packet": trial.value}
             for trial in study.trials
         ],
+        "memory_max": memory,
     }
+
+
+def _compared(found: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    """How the parameters found compare with the default ones, and which to use."""
+    usual = found["default"]
+    said = (
+        f"default {100 * usual['vectors_per_packet']:.2f} % of packets, "
+        f"memory {usual['memory']:,} bytes: "
+    )
+    if found["is_better"]:
+        fewer = found["fewer_vectors_percent"]
+        return said + f"the parameters found make {fewer:.2f} % fewer vectors", found
+    if usual["memory"] <= found["memory_max"]:
+        return said + "no better parameters were found; keep the default", usual
+    return said + "the parameters found are not better, but need less memory", found
 
 
 def printed(found: dict[str, Any], as_json: bool) -> str:
     """What `strata gpv tune` prints."""
     if as_json:
         return json.dumps(found, indent=1)
+    compared, use = _compared(found)
     names = {"slots": "slots", "narrow": "narrow", "wide": "wide", "wide-blocks": "blocks"}
-    options = " ".join(f"--{option} {found[name]}" for option, name in names.items())
+    options = [f"--{option} {use[name]}" for option, name in names.items()]
+    if found["form"] not in (None, "strata"):
+        options.insert(0, f"-F {found['form']}")
+    command = f"\nstrata gpv run {' '.join(options)}" if found["form"] else ""
     return (
         f"slots {found['slots']:,}\nnarrow {found['narrow']}\nwide {found['wide']}\n"
         f"blocks {found['blocks']:,}\nmemory {found['memory']:,} bytes\n"
         f"vectors {100 * found['vectors_per_packet']:.2f} % of packets, "
         f"the best of {len(found['trials'])} trials\n"
-        f"strata gpv run {options}"
+        f"{compared}{command}"
     )
 
 
@@ -203,7 +287,6 @@ CACHES = [
     for static in (True, False)
     for ways in (1, 8)
 ]
-PAPER = Parameters(16_384, 4, 24, 4_096)
 EVERY_MS = 100
 
 

@@ -32,12 +32,15 @@ def fake(tmp_path, monkeypatch):
         "#!/usr/bin/env python3\n"
         "import sys\n"
         "for line in sys.stdin:\n"
-        "    slots, narrow, wide, blocks, ways, *every = map(int, line.split())\n"
+        "    slots, narrow, wide, blocks, ways, seed, *every = map(int, line.split())\n"
         "    for part in range(3 if every else 0):\n"
         "        print('part', 500 + part, 50, flush=True)\n"
         "    pointer = 4 if blocks > 65534 else 2 if blocks else 0\n"
         "    slot = 24 + pointer + narrow * 4\n"
         "    memory = slots * slot + blocks * (pointer + wide * 4)\n"
+        "    if '--format=strata' in sys.argv:\n"
+        "        slot = 64 + narrow * 28\n"
+        "        memory = slots * slot + blocks * (4 + wide * 28)\n"
         "    cost = 100 + 5 * abs(narrow - 6) + int(200 * abs(slots * slot / memory - 0.7))\n"
         "    print(1000, cost, memory, flush=True)\n"
     )
@@ -54,6 +57,38 @@ def test_the_search_finds_what_is_best(fake):
     again = tuner.tune(["any"], memory=1_000_000, trials=80)
     assert again == found, "the same seed finds the same"
     assert "vectors 1" in tuner.printed(found, False)
+
+
+def test_what_is_found_is_compared_with_the_default(fake):
+    usual = tuner.PAPER.memory(tuner.RUN["strata"])
+    assert usual == 16_384 * (64 + 4 * 28) + 4_096 * (4 + 24 * 28)
+    found = tuner.tune(["any"], memory=usual, trials=80, form="strata")
+    assert found["memory"] <= usual and found["default"]["memory"] == usual
+    # With the costs of the fake, 4 narrow tuples and half of the memory for slots are 147.
+    assert found["default"]["vectors_per_packet"] == 0.147
+    better = 100 * (1 - found["vectors_per_packet"] / 0.147)
+    assert found["is_better"] and found["fewer_vectors_percent"] == pytest.approx(better)
+    said = tuner.printed(found, False).splitlines()
+    assert said[-2].endswith(f"make {better:.2f} % fewer vectors"), said
+    assert said[-1].startswith(f"strata gpv run --slots {found['slots']} --narrow"), said
+
+    # A bound of two packets leaves nothing that is better.
+    found = tuner.tune(["any"], memory=usual, trials=2, length=28, static=True, form="strata")
+    assert not found["is_better"] and found["fewer_vectors_percent"] < 0
+    said = tuner.printed(found, False).splitlines()
+    assert said[-2].endswith("no better parameters were found; keep the default"), said
+    assert said[-1] == ("strata gpv run --slots 16384 --narrow 4 --wide 24 --wide-blocks 4096"), (
+        said
+    )
+    # What needs more memory than there is, is not advised.
+    found = tuner.tune(["any"], memory=usual // 2, trials=2, static=True, form="strata")
+    said = tuner.printed(found, False).splitlines()
+    assert said[-2].endswith("are not better, but need less memory"), said
+    assert f"--slots {found['slots']}" in said[-1], said
+
+    # There is no command for a switch.
+    found = tuner.tune(["any"], memory=1_000_000, trials=2, ways=8)
+    assert "gpv run" not in tuner.printed(found, False)
 
 
 def test_too_little_memory_is_refused():

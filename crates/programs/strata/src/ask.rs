@@ -63,6 +63,7 @@ Examples:
   strata ask log/ tcp-out-of-sequence --from 13:05 --to 13:20
   strata ask -i eth0 -f question.marple
   strata ask --vectors vectors.gpv ewma-latencies
+  strata ask --vectors stream://streams/vectors tcp-retransmissions --to-stream streams/answers
   strata ask --running concurrent-connections --sort -epoch --top 20
   strata ask --running --install timeouts tcp-timeouts --param low=100ms
   strata ask --running --installed timeouts --sort -count --top 20
@@ -88,10 +89,15 @@ pub(crate) struct Args {
     interfaces: Vec<String>,
 
     /// Run the query on grouped packet vectors from this file or ring buffer of `strata gpv run` (-
-    /// is standard input); or, with udp://ADDRESS:PORT, on vectors that switches send to this
-    /// address, until Ctrl-C. In the query, the field switch is the number of the exporter.
+    /// is standard input), from all files of this directory, or, with stream://DIR/NAME, from this
+    /// stream; or, with udp://ADDRESS:PORT, on vectors that switches send to this address, until
+    /// Ctrl-C. In the query, the field switch is the number of the exporter.
     #[arg(long, value_name = "FROM", group = "source")]
     vectors: Option<String>,
+
+    /// Continue with vectors that are written to the directory or stream later, until Ctrl-C.
+    #[arg(long, requires = "vectors")]
+    follow: bool,
 
     /// Accept vectors only from this network; may be given several times. Required unless the
     /// address is a loopback address.
@@ -157,6 +163,11 @@ pub(crate) struct Args {
     /// in the file name stands for the name of each query.
     #[arg(short = 'w', long = "write", value_name = "FILE", default_value = "-")]
     write: PathBuf,
+
+    /// Append the rows of the answer to this stream (`strata stream create` makes one) instead of
+    /// writing a file: each row is a record with a JSON object.
+    #[arg(long, value_name = "DIR/NAME", conflicts_with_all = ["write", "format", "json", "install", "list"])]
+    to_stream: Option<String>,
 
     /// Set the format of the answer. By default, the file's name decides: csv for .csv, json for
     /// .json, parquet for .parquet, arrow for .arrow; table for all other names.
@@ -268,7 +279,7 @@ impl Args {
     /// Whether packets come until somebody stops them.
     pub(crate) fn is_live(&self) -> bool {
         let is_udp = |from: &String| from.starts_with("udp://");
-        !self.interfaces.is_empty() || self.vectors.as_ref().is_some_and(is_udp)
+        !self.interfaces.is_empty() || self.follow || self.vectors.as_ref().is_some_and(is_udp)
     }
 
     /// Whether a running recording answers.

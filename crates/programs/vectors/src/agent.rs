@@ -56,7 +56,8 @@ pub(super) struct Args {
     #[arg(long, value_name = "FILE", group = "source")]
     ring: Option<PathBuf>,
 
-    /// Read the vectors in this file, which `strata gpv run -w` has written; - is standard input.
+    /// Read the vectors in this file, which `strata gpv run -w` has written, or in all files of this
+    /// directory; - is standard input.
     #[arg(short = 'r', long = "read", value_name = "FILE", group = "source")]
     read: Option<PathBuf>,
 
@@ -223,6 +224,10 @@ fn source(args: &Args) -> Result<VectorSource> {
             }))
         }
         (None, Some(ring), _) => Ok(VectorSource::Ring(ring.clone())),
+        (None, None, Some(path)) if path.is_dir() => Ok(VectorSource::Directory {
+            path: path.clone(),
+            is_live: false,
+        }),
         (None, None, Some(file)) => Ok(VectorSource::File(file.clone())),
         (None, None, None) => Err(refuse(
             "nothing to receive: name an address with --listen, a ring with --ring, or a file with -r",

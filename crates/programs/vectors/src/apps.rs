@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! bursts profile classify     an application for each switch, and its rows
-//! rows                        rows as a table, CSV, JSON or Parquet, as they come
+//! rows                        rows as a table, CSV, JSON or Parquet, or into a stream, as they come
 //! ```
 
 mod bursts;
@@ -19,12 +19,12 @@ use std::sync::Arc;
 use anyhow::{Result, bail};
 use strata_gpv::agent::{ReassemblyOptions, Record};
 use strata_gpv::{Column, Columns, Full, Grouped as _};
-use strata_gpv_run::{
-    COLUMN_NAMES, Form, GivenRecord, RecordOutput, Sender, VectorError, VectorReader,
-};
-use strata_role::Tell;
+use strata_gpv_run::{COLUMN_NAMES, GivenRecord, RecordOutput, Sender, VectorError};
 use strata_role::sandbox::Reach;
+use strata_role::{FeedSpec, Tell};
+use strata_stream_run::WhenFull;
 use strata_terminal::confined::SandboxArgs;
+use strata_terminal::feed::{fed_when, place};
 use strata_terminal::logging;
 use strata_terminal::output::{check, refuse};
 use strata_terminal::selection::vectors::{self, Missing, SENDERS_MAX};
@@ -43,10 +43,15 @@ use super::failed;
 /// Where vectors come from, and where rows go.
 #[derive(Debug, clap::Args)]
 pub(super) struct AppArgs {
-    /// Read the vectors in this file or ring buffer of `strata gpv run` (- is standard input); or,
-    /// with udp://ADDRESS:PORT, receive vectors that switches send to this address, until Ctrl-C.
+    /// Read the vectors in this file or ring buffer of `strata gpv run` (- is standard input), in all
+    /// files of this directory, or, with stream://DIR/NAME, in this stream; or, with
+    /// udp://ADDRESS:PORT, receive vectors that switches send to this address, until Ctrl-C.
     #[arg(value_name = "FROM")]
     from: String,
+
+    /// Continue with vectors that are written to the directory or stream later, until Ctrl-C.
+    #[arg(long)]
+    follow: bool,
 
     /// Accept vectors only from this network; may be given several times. Required unless the
     /// address is a loopback address.
@@ -56,6 +61,13 @@ pub(super) struct AppArgs {
     /// Write to this file, replacing it; - is standard output.
     #[arg(short = 'w', long = "write", value_name = "FILE", default_value = "-")]
     write: PathBuf,
+
+    /// Append the rows to this stream (`strata stream create` makes one) instead of writing a file:
+    /// each row is a record with a JSON object. Rows of vectors that come by UDP, by a ring or with
+    /// --follow never wait for the disk: rows that the stream cannot take in time are missing from
+    /// it, and counted.
+    #[arg(long, value_name = "DIR/NAME", conflicts_with_all = ["write", "format", "json"])]
+    to_stream: Option<String>,
 
     /// Set the format. By default, the file's name decides: csv for .csv, json for .json, parquet
     /// for .parquet; table for all other names.
@@ -71,9 +83,19 @@ pub(super) struct AppArgs {
 }
 
 impl AppArgs {
-    /// Whether anyone who reaches an address may send vectors.
+    /// Whether strangers may send the vectors.
     fn is_udp(&self) -> bool {
         self.from.starts_with("udp://")
+    }
+
+    /// The stream that rows go to, before the command is in its sandbox.
+    fn feed(&self, is_live: bool) -> Result<Option<Box<dyn FeedSpec>>> {
+        let when_full = match is_live {
+            true => WhenFull::Lose,
+            false => WhenFull::Wait,
+        };
+        let place = self.to_stream.as_deref().map(place).transpose()?;
+        place.map(|place| fed_when(&place, when_full)).transpose()
     }
 }
 
@@ -251,32 +273,40 @@ fn run<A: App>(
     app: &A,
     reassembly: ReassemblyOptions,
 ) -> Result<()> {
-    let source = vectors::source("FROM", &args.from, &args.allow)?;
-    let sources = vectors::files(&source, others);
-    let format = Format::of(
-        args.format.or(args.json.then_some(Format::Json)),
-        &args.write,
-    );
+    let source = vectors::source("FROM", &args.from, &args.allow, args.follow)?;
+    let sources = source.files(others);
     let seed = strata_gpv_run::seed().map_err(failed)?;
     let sender_bytes = u64::from(reassembly.flows) * (329 + 28 * u64::from(reassembly.tuples_max));
-    let bytes_max = match args.is_udp() {
+    let bytes_max = match source.is_udp() {
         true => RECORDS_BYTES_MAX,
         false => RECORDS_OF_FILE_MAX,
     };
     let senders_max = (bytes_max / sender_bytes).clamp(1, SENDERS_MAX as u64);
     let senders_max = strata_wire::exact(senders_max);
-    let reader = VectorReader::open(&source, Form::Strata, reassembly, senders_max);
-    let reader = reader.map_err(failed)?;
+    let reader = source.open(reassembly, senders_max)?;
+    let feed = args.feed(source.is_live())?;
     let mut reach = Reach::default();
-    if args.write.as_os_str() != "-" {
-        check(&args.write, &sources)?;
-        reach.makes(&args.write);
+    source.reach(&mut reach);
+    match &feed {
+        Some(feed) => reach.write.extend(feed.writes()),
+        None if args.write.as_os_str() == "-" => {}
+        None => {
+            check(&args.write, &sources)?;
+            reach.makes(&args.write);
+        }
     }
     args.sandbox.confine(&reach)?;
     // Only now: writing a file starts a thread, which waits for signals.
     let stop = finish_on_signal()?;
-    let rows = Rows::create(&args.write, format, &sources, columns)?;
     let tell: Tell = Arc::new(logging::notice);
+    let rows = match feed {
+        Some(feed) => Rows::to_stream(feed.open(&tell)?, columns),
+        None => {
+            let json = args.json.then_some(Format::Json);
+            let format = Format::of(args.format.or(json), &args.write);
+            Rows::create(&args.write, format, &sources, columns)?
+        }
+    };
     if let Some(notice) = reader.notice().map_err(failed)? {
         tell(&notice);
     }
@@ -296,14 +326,20 @@ fn run<A: App>(
         return Err(failure);
     }
     let (rows, packets, lacks) = taking.finish()?;
-    let count = rows.finish()?;
+    let written = rows.finish()?;
     info!(
         "{} processed; {} written",
         count_of(packets, "packet"),
-        count_of(count, "row")
+        count_of(written.rows, "row")
     );
     let missing = Missing::of(&read);
     let mut incomplete: Vec<_> = missing.incomplete.into_iter().chain(lacks).collect();
+    if written.lost > 0 {
+        incomplete.push(format!(
+            "{} not appended to the stream",
+            count_of(written.lost, "row")
+        ));
+    }
     if app.is_of_flows() && read.received.early > 0 {
         incomplete.push(format!(
             "{} were cut short, because at most {} are tracked at once: their rows cover only part of a flow",

@@ -7,6 +7,7 @@
 //! tune flows      the cache's parameters, the traffic classifier: with the Python package
 //! apps            applications: bursts of a queue, times of hosts, classes of flows
 //! target rotate   where vectors go; files of limited size or time
+//! targets         where a running command sends them: a file that another command changes
 //! counted         what is in no vector, or not whole
 //! ```
 #![forbid(unsafe_code)]
@@ -22,6 +23,7 @@ mod flows;
 mod rotate;
 mod run;
 mod target;
+mod targets;
 mod tune;
 
 use std::process::ExitCode;
@@ -65,6 +67,9 @@ enum Command {
     Profile(apps::ProfileArgs),
     /// Classify flows by a trained model.
     Classify(apps::ClassifyArgs),
+    /// Change the addresses that a running `strata gpv run --targets` sends vectors to.
+    #[command(subcommand)]
+    Target(targets::TargetCommand),
     /// Search for the cache parameters that produce the fewest vectors within a memory limit.
     Tune(tune::Args),
     /// Write the features of each flow, to train the traffic classifier.
@@ -99,6 +104,7 @@ impl Program for Args {
             Command::Bursts(args) => apps::bursts(args),
             Command::Profile(args) => apps::profile(args),
             Command::Classify(args) => apps::classify(args),
+            Command::Target(command) => targets::run(command),
             Command::Tune(args) => tune::run(args),
             Command::Features(args) => flows::features(args),
             Command::Train(args) => flows::train(args),
@@ -142,9 +148,7 @@ impl CacheArgs {
             wide: self.wide,
             blocks: self.blocks,
         };
-        let tuple_len = size_of::<strata_gpv::Full>() as u64;
-        let bytes = u64::from(self.slots) * (64 + u64::from(self.narrow) * tuple_len)
-            + u64::from(self.blocks) * (4 + u64::from(self.wide) * tuple_len);
+        let bytes = parameters.cache_bytes(size_of::<strata_gpv::Full>());
         if bytes > CACHE_BYTES_MAX {
             return Err(refuse(format!(
                 "a cache of --slots {} --narrow {} --wide {} --wide-blocks {} takes {} MiB; at most {} \

@@ -13,8 +13,8 @@ use strata_capture::PacketRef;
 use strata_filter::Filter;
 use strata_gpv::{CacheCounters, Column, Columns};
 use strata_gpv_run::{
-    Counted, LiveVectors, OutletsSpec, RingSpec, Target, VectorFile, VectorRun, VectorRunOutcome,
-    VectorRunSpec, with_time,
+    Counted, LiveVectors, OutletsSpec, RingSpec, Target, TargetList, VectorFile, VectorRun,
+    VectorRunOutcome, VectorRunSpec, with_time,
 };
 use strata_role::FeedSpec;
 use strata_role::sandbox::{Reach, unconfined};
@@ -32,7 +32,7 @@ use strata_wire::{LinkType, grouped};
 use tracing::warn;
 
 use super::rotate::RotateArgs;
-use super::target::target;
+use super::target::{listed, target};
 use super::{CAPTURED_NAMES, CacheArgs, FormName, counted, failed, matches, usual_datagram};
 
 /// Arguments of `strata gpv run`.
@@ -50,6 +50,7 @@ Examples:
   strata gpv run -r trace.pcap -w vectors.gpv --slots 4096 --wide-blocks 1024
   strata gpv run -i eth0 --send-to collector:4739 'tcp port 443'
   strata gpv run -i eth0 --send-to 10.0.0.1:4739,proto=udp --send-to 10.0.0.2:4739,src=10.0.0.0/8
+  strata gpv run -i eth0 --targets targets.txt
   strata gpv run -i eth0 -w 'vectors-%Y%m%d-%H%M%S.gpv' -G 3600 -W 24
   strata gpv run -i eth0 --ring /dev/shm/vectors
   strata gpv run -i eth0 --to-stream streams/vectors
@@ -87,6 +88,12 @@ pub(super) struct Args {
     /// as 8000-8999; proto= with tcp, udp, icmp, icmp6 or a number. A flow must match all of them.
     #[arg(long = "send-to", value_name = "HOST:PORT[,RULE...]", value_parser = target)]
     to: Vec<Target>,
+
+    /// Send the vectors to the addresses in this file, too: a line for each, in the form of --send-to.
+    /// `strata gpv target` adds and removes addresses while this command runs (-i). Their vectors are
+    /// numbered on after each change. Only for the form strata.
+    #[arg(long, value_name = "FILE")]
+    targets: Option<PathBuf>,
 
     /// Write the vectors to a ring buffer in this file, for agents on this machine. This command
     /// does not wait for agents: an agent that falls behind by the size of the ring loses vectors,
@@ -206,6 +213,10 @@ fn spec(args: &Args) -> Result<VectorRunSpec> {
         datagram_max: args.datagram_max,
         outlets: OutletsSpec {
             to: args.to.clone(),
+            listed: args
+                .targets
+                .as_deref()
+                .map(|file| TargetList::new(file, listed)),
             ring: ring.transpose()?,
             file: file(args)?,
             stream: stream(args)?,

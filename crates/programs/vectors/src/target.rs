@@ -34,6 +34,58 @@ pub(super) fn target(text: &str) -> Result<Target> {
     })
 }
 
+/// Lines of a file of targets that are at most there, with comments.
+const LINES_MAX: usize = 1024;
+
+/// The targets in a file: one a line, with an address in place of a name; what follows a # is a comment.
+///
+/// # Errors
+///
+/// With the line that is wrong.
+pub(super) fn listed(text: &str) -> Result<Vec<Target>, String> {
+    let mut targets: Vec<Target> = Vec::new();
+    for (number, line) in (1..).zip(text.lines()) {
+        if number > LINES_MAX {
+            return Err(format!("more than {LINES_MAX} lines"));
+        }
+        let line = without_comment(line);
+        if line.is_empty() {
+            continue;
+        }
+        let name = line.split(',').next().unwrap_or(line);
+        if name.parse::<SocketAddr>().is_err() {
+            return Err(format!(
+                "line {number}: '{name}' is not ADDRESS:PORT; `strata gpv target add` replaces names by addresses"
+            ));
+        }
+        let target = target(line).map_err(|error| format!("line {number}: {error}"))?;
+        if targets.iter().any(|other| other.name == target.name) {
+            return Err(format!("line {number}: {line} is listed twice"));
+        }
+        targets.push(target);
+    }
+    Ok(targets)
+}
+
+/// A line of a file of targets without its comment.
+pub(super) fn without_comment(line: &str) -> &str {
+    line.split('#').next().unwrap_or(line).trim()
+}
+
+/// The line of a target: with the address that its name has now.
+pub(super) fn line_of(target: &Target) -> String {
+    let given = &target.name;
+    let (name, rules) = match given.split_once(',') {
+        Some((name, rules)) => (name, format!(",{rules}")),
+        None => (given.as_str(), String::new()),
+    };
+    let address = target.address.to_string();
+    match name == address {
+        true => format!("{address}{rules}"),
+        false => format!("{address}{rules}  # {name}"),
+    }
+}
+
 /// The address of `HOST:PORT`.
 pub(super) fn address(text: &str) -> Result<SocketAddr> {
     let mut found = text

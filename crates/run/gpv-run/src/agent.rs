@@ -2,6 +2,8 @@
 //! records of longer intervals (`reader`). A [`VectorReader`] also works in another role's thread, and gives it the
 //! records.
 
+mod datagrams;
+mod directory;
 mod inbox;
 mod outputs;
 mod parts;
@@ -20,6 +22,7 @@ use crate::error::{Result, VectorError};
 use crate::form::Form;
 use crate::rotation::Rotation;
 
+pub use self::datagrams::Datagrams;
 pub use self::inbox::{GivenRecord, Received, Requests, Sender};
 pub use self::outputs::{RecordFileSpec, RecordsSpec, Sent};
 pub use self::reader::{ListenSpec, RecordOutput, VectorReader, VectorSource, VectorsRead};
@@ -61,10 +64,7 @@ impl Spec for VectorAgentSpec {
     const THREAD: &'static str = "vectors";
 
     fn start(self, stop: Arc<AtomicBool>, tell: Tell) -> Result<Handle<Self>> {
-        let sources = match &self.source {
-            VectorSource::Listen(_) => Sources::default(),
-            VectorSource::Ring(path) | VectorSource::File(path) => Sources::default().file(path),
-        };
+        let sources = Sources::default().files(self.source.files());
         let rotation = self.rotation()?;
         if let (Some(file), None) = (&self.records.file, &rotation) {
             // The names of files that follow each other are known later.
@@ -110,6 +110,9 @@ impl VectorAgentSpec {
             return Ok(());
         }
         let mut reach = Reach::default();
+        if let VectorSource::Directory { path, .. } = &self.source {
+            reach.read.push(path.clone());
+        }
         if let Some(file) = &self.records.file {
             reach.makes(&file.path);
         }
@@ -196,6 +199,29 @@ mod tests {
                 }
                 Some(other) => panic!("{other}"),
             }
+            std::fs::remove_file(dir.path().join("records.parquet")).unwrap();
+        }
+    }
+
+    /// One that was killed has no number of its vectors.
+    #[test]
+    fn runs_follow_one_another() {
+        let dir = tempfile::tempdir().unwrap();
+        let source = dir.path().join("vectors.gpv");
+        let run = datagrams(40);
+        let killed = &run[..run.len() - 24];
+        for (bytes, unended) in [
+            ([&run[..], &run].concat(), 0),
+            ([killed, &run].concat(), 1),
+            ([&run[..], killed].concat(), 1),
+        ] {
+            std::fs::write(&source, bytes).unwrap();
+            let received = outcome(dir.path(), source.clone()).unwrap().read.received;
+            assert_eq!((received.vectors, received.packets), (80, 240));
+            assert_eq!(
+                (received.lost, received.stale, received.unended),
+                (0, 0, unended)
+            );
             std::fs::remove_file(dir.path().join("records.parquet")).unwrap();
         }
     }

@@ -33,8 +33,9 @@ const DATAGRAM_HEADER_LEN: usize = 24;
 const VECTOR_HEADER_LEN: usize = 24 + 32;
 
 impl Form {
-    /// Bytes of a datagram with one vector of this number of packets.
-    pub(crate) fn longest(self, packets: usize, columns: Columns) -> usize {
+    /// Bytes of a datagram with one vector of this number of packets, at most.
+    #[must_use]
+    pub fn longest(self, packets: usize, columns: Columns) -> usize {
         match self {
             Self::Strata => DATAGRAM_HEADER_LEN + VECTOR_HEADER_LEN + packets * columns.tuple_len(),
             Self::Paper => paper::HEADER_LEN + packets * 4,

@@ -2,9 +2,11 @@
 //! computed from them, is in `strata_gpv`; here are their sockets, files and clocks.
 //!
 //! ```text
-//! agent     the role that receives vectors (`inbox`: one state for each sender) and puts them together into
-//!           records; where those go (`outputs`), in files that can be read if the program is killed (`parts`)
-//! run       packets into vectors (`grouping`: a cache and a form), and those to where they go (`outlets`)
+//! agent     the role that receives vectors (`inbox`: one state for each sender; `datagrams` of others, as of a
+//!           `directory`) and puts them together into records; where those go (`outputs`), in files that can be read
+//!           if the program is killed (`parts`)
+//! run       packets into vectors (`grouping`: a cache and a form), and those to where they go (`outlets`, and the peers
+//!           in a file: `listed`)
 //! table     packets into vectors in a Parquet file
 //! tap       vectors of what a worker of a recording records, for those who are attached to it
 //! ring      datagrams in memory that processes of one machine share
@@ -35,8 +37,9 @@ mod table;
 mod tap;
 
 pub use agent::{
-    GivenRecord, ListenSpec, Received, RecordFileSpec, RecordOutput, RecordsSpec, Requests, Sender,
-    Sent, VectorAgentOutcome, VectorAgentSpec, VectorReader, VectorSource, VectorsRead,
+    Datagrams, GivenRecord, ListenSpec, Received, RecordFileSpec, RecordOutput, RecordsSpec,
+    Requests, Sender, Sent, VectorAgentOutcome, VectorAgentSpec, VectorReader, VectorSource,
+    VectorsRead,
 };
 pub use columns::{CAPTURED_COLUMNS, COLUMN_NAMES, with_time};
 pub use error::VectorError;
@@ -44,8 +47,8 @@ pub use features::{Counted, Features, Matches};
 pub use form::Form;
 pub use rotation::RotationSpec;
 pub use run::{
-    LiveVectors, OutletsSpec, RingSpec, SentTo, Target, VectorFile, VectorRun, VectorRunOutcome,
-    VectorRunSpec,
+    LiveVectors, OutletsSpec, ParseTargets, RingSpec, SentTo, Target, TargetList, VectorFile,
+    VectorRun, VectorRunOutcome, VectorRunSpec,
 };
 pub use seed::seed;
 pub use table::{Tabled, VectorTable};

@@ -2,6 +2,7 @@
 //! and ends each batch of them.
 
 mod grouping;
+mod listed;
 mod outlets;
 
 use std::time::{Duration, Instant};
@@ -14,12 +15,13 @@ use strata_role::{Notice, Tell};
 use strata_wire::LinkType;
 
 use self::grouping::Grouping;
-use self::outlets::Outlets;
+use self::outlets::{Outlets, TARGETS_MAX};
 use crate::error::{Result, VectorError};
 use crate::features::{Counted, Features, Matches};
 use crate::form::Form;
 
-pub use self::outlets::{OutletsSpec, RingSpec, Target, VectorFile};
+pub use self::listed::{ParseTargets, Target, TargetList};
+pub use self::outlets::{OutletsSpec, RingSpec, VectorFile};
 
 /// Packets that go through the cache together.
 const BATCH: usize = 256;
@@ -27,8 +29,6 @@ const BATCH: usize = 256;
 const CONTROL_EVERY: Duration = Duration::from_millis(20);
 /// How often peers hear of the cache, also if it has nothing for them.
 const ANNOUNCE_EVERY: Duration = Duration::from_secs(1);
-/// Maximum number of destinations by UDP.
-const TARGETS_MAX: usize = 32;
 
 /// A run that groups packets into vectors, and the destinations of the vectors.
 #[derive(Debug)]
@@ -134,14 +134,20 @@ impl VectorRun {
                 longest.max(LEN_MIN),
             )));
         }
-        let targets = spec.outlets.to.len();
+        if spec.outlets.listed.is_some() && spec.form != Form::Strata {
+            return Err(VectorError::Refused(String::from(
+                "--targets needs the form strata: vectors of the paper's forms are not numbered, so a receiver could \
+                 not tell vectors that were sent elsewhere from lost ones",
+            )));
+        }
+        let outlets = Outlets::open(spec.outlets, room)?;
+        let targets = outlets.peers();
         if targets > TARGETS_MAX {
             return Err(VectorError::TooManyTargets {
                 targets,
                 most: TARGETS_MAX,
             });
         }
-        let outlets = Outlets::open(spec.outlets, room)?;
         let to = outlets.to();
         Ok(Self {
             features: Features::new()?,
@@ -221,6 +227,13 @@ impl VectorRun {
         };
         let outlets = &mut self.outlets;
         let grouping = &mut self.grouping;
+        if let Some(targets) = outlets.changed_targets(&self.tell) {
+            // Those that are removed get what is begun for them, and learn how many vectors there were.
+            grouping.send_begun(|id, bytes| outlets.send(id, bytes));
+            grouping.announce(|id, bytes| outlets.announce(id, bytes));
+            outlets.replace_targets(&targets, &self.tell);
+            grouping.send_to(outlets.to())?;
+        }
         let asked = match live.control_at.elapsed() >= CONTROL_EVERY {
             true => {
                 live.control_at = Instant::now();

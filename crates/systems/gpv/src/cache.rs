@@ -106,6 +106,17 @@ impl Parameters {
             )
     }
 
+    /// Bytes of a [`Cache`] of these parameters, all of which it allocates at its start: 64 per slot, 4 per block, and
+    /// all tuples of `tuple_len` bytes. [`u64::MAX`] if that is more.
+    #[must_use]
+    pub fn cache_bytes(&self, tuple_len: usize) -> u64 {
+        let tuples = |len: u16| u64::from(len).saturating_mul(tuple_len as u64);
+        let slot = tuples(self.narrow).saturating_add(64);
+        let block = tuples(self.wide).saturating_add(4);
+        let slots = u64::from(self.slots).saturating_mul(slot);
+        slots.saturating_add(u64::from(self.blocks).saturating_mul(block))
+    }
+
     fn check(&self, ways: usize) -> Result<(), ParametersError> {
         let (slots, blocks) = (self.slots, self.blocks);
         if slots == 0 || slots > 1 << 30 || !(slots as usize).is_multiple_of(ways) {

@@ -5,15 +5,20 @@ mod files;
 use std::cmp::Ordering;
 use std::io::{IsTerminal, Write, stdout};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use strata_gpv::marple::{Answer, Value, ValueKind};
 use strata_role::sandbox::Reach;
+use strata_role::{Feed, FeedSpec, Tell};
 use strata_store::Sources;
+use strata_stream_run::WhenFull;
+use strata_terminal::feed::{fed_when, place};
 use strata_terminal::listing::{ColumnForm, Reader, table};
+use strata_terminal::logging;
 use strata_terminal::output::{Content, Output, check, refuse, standard, suffix};
-use strata_terminal::text;
+use strata_terminal::text::{self, count_of};
 use strata_wire::{Printable, grouped};
 
 use super::Args;
@@ -39,6 +44,9 @@ pub(super) enum Format {
 
 impl Format {
     fn of(args: &Args) -> Self {
+        if args.to_stream.is_some() {
+            return Self::Json;
+        }
         args.format
             .or(args.json.then_some(Self::Json))
             .unwrap_or_else(|| match suffix(&args.write).as_str() {
@@ -90,6 +98,9 @@ pub(super) struct Answers {
     top: Option<usize>,
     /// Standard output, if that is where answers go.
     outputs: Vec<Output>,
+    /// The stream, if that is where answers go: before and after it is opened.
+    feed: Option<Box<dyn FeedSpec>>,
+    fed: Option<Box<dyn Feed>>,
     is_open: bool,
     shown: Instant,
     /// Whether the screen has an answer.
@@ -109,7 +120,12 @@ impl Answers {
             ));
         }
         let sorted = shapes.iter().map(|shape| sorted(args, shape));
+        let place = args.to_stream.as_deref().map(place).transpose()?;
+        // Answers are there to stay: they wait for the disk.
+        let feed = place.map(|place| fed_when(&place, WhenFull::Wait));
         Ok(Self {
+            feed: feed.transpose()?,
+            fed: None,
             format,
             write: args.write.clone(),
             sources: super::sources(args)?,
@@ -131,7 +147,10 @@ impl Answers {
     /// Checks that the files can be written, once the input was opened: before work that may be
     /// long. They are created when there is an answer: a signal would remove them until then.
     pub(super) fn open(&mut self) -> Result<()> {
-        if self.write.as_os_str() == "-" {
+        if let Some(feed) = self.feed.take() {
+            let tell: Tell = Arc::new(logging::notice);
+            self.fed = Some(feed.open(&tell)?);
+        } else if self.write.as_os_str() == "-" {
             let output = Output::create(&self.write, self.format.content(), &self.sources)?;
             self.outputs.push(output);
         } else {
@@ -147,7 +166,9 @@ impl Answers {
     /// What is needed to write the answers.
     pub(super) fn reach(&self) -> Reach {
         let mut reach = Reach::default();
-        if self.write.as_os_str() != "-" {
+        if let Some(feed) = &self.feed {
+            reach.write.extend(feed.writes());
+        } else if self.write.as_os_str() != "-" {
             for path in self.paths() {
                 reach.makes(&path);
             }
@@ -223,6 +244,9 @@ impl Answers {
     /// Writes these answers, each with the text of its query and the remarks on its sampling.
     pub(super) fn write_all(&mut self, answers: Vec<(String, Vec<String>, Answer)>) -> Result<()> {
         let answered = self.arranged(answers);
+        if let Some(feed) = self.fed.take() {
+            return fill(feed, &answered);
+        }
         let mut outputs = std::mem::take(&mut self.outputs);
         if outputs.is_empty() {
             for path in self.paths() {
@@ -275,6 +299,17 @@ impl Answers {
         });
         arranged.collect()
     }
+}
+
+/// Appends the rows to a stream: each row is a record.
+fn fill(mut feed: Box<dyn Feed>, answered: &[Answered]) -> Result<()> {
+    files::json_rows(answered, |line| Ok(feed.put(line.as_bytes())?))?;
+    let counts = feed.finish()?;
+    if counts.lost > 0 {
+        let lost = count_of(counts.lost, "row");
+        bail!("{lost} not appended to the stream");
+    }
+    Ok(())
 }
 
 fn sorted(args: &Args, shape: &Shape) -> Result<Option<Sorted>> {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use anyhow::Result;
 use strata_gpv::agent::ReassemblyOptions;
 use strata_gpv::{Column, Columns};
-use strata_gpv_run::{Form, GivenRecord, RecordOutput, VectorError, VectorReader, VectorSource};
+use strata_gpv_run::{GivenRecord, RecordOutput, VectorError};
 use strata_role::Tell;
 use strata_terminal::logging;
 use strata_terminal::output::refuse;
@@ -35,15 +35,17 @@ pub(super) fn ask(
     if !filter.is_empty() {
         return Err(refuse(NO_FILTER));
     }
-    let source = vectors::source("--vectors", from, &args.allow)?;
-    let is_live = !matches!(source, VectorSource::File(_));
-    answers.reads(vectors::files(&source, &args.files));
+    let source = vectors::source("--vectors", from, &args.allow, args.follow)?;
+    let is_live = source.is_live();
+    answers.reads(source.files(&args.files));
     let reassembly = ReassemblyOptions {
         interval_ns: INTERVAL_NS,
         ..ReassemblyOptions::default()
     };
-    let reader = VectorReader::open(&source, Form::Strata, reassembly, SENDERS_MAX)?;
-    args.sandbox.confine(&answers.reach())?;
+    let reader = source.open(reassembly, SENDERS_MAX)?;
+    let mut reach = answers.reach();
+    source.reach(&mut reach);
+    args.sandbox.confine(&reach)?;
     let stop = stop_on_signal()?;
     answers.open()?;
     let tell: Tell = Arc::new(logging::notice);

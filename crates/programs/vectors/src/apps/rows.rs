@@ -7,6 +7,7 @@ use std::path::Path;
 
 use anyhow::Result;
 use strata_query::not_formula;
+use strata_role::Feed;
 use strata_store::Sources;
 use strata_terminal::output::{Content, Output, suffix};
 use strata_terminal::table::{Cell, Kind, Table};
@@ -105,9 +106,30 @@ enum To {
     Csv(Box<csv::Writer<Output>>),
     Json(Output),
     Parquet(Box<Table>),
+    /// JSON objects, each a record.
+    Stream(Box<dyn Feed>),
+}
+
+/// What was written.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Written {
+    /// Rows, including lost ones.
+    pub(super) rows: u64,
+    /// Rows for which the stream had no room.
+    pub(super) lost: u64,
 }
 
 impl Rows {
+    /// Appends each row to a stream.
+    pub(super) fn to_stream(feed: Box<dyn Feed>, columns: &[Column]) -> Self {
+        Self {
+            to: To::Stream(feed),
+            columns: columns.to_vec(),
+            count: 0,
+            line: String::new(),
+        }
+    }
+
     /// Creates the file, or takes standard output for `-`.
     pub(super) fn create(
         path: &Path,
@@ -146,7 +168,7 @@ impl Rows {
                 writeln!(output, "{}", rows.line.trim_end())?;
             }
             To::Csv(writer) => writer.write_record(names)?,
-            To::Json(_) | To::Parquet(_) => {}
+            To::Json(_) | To::Parquet(_) | To::Stream(_) => {}
         }
         Ok(rows)
     }
@@ -169,12 +191,12 @@ impl Rows {
                 number => plain(number),
             }))?,
             To::Json(output) => {
-                self.line.clear();
-                for (column, cell) in columns {
-                    let first = if self.line.is_empty() { '{' } else { ',' };
-                    write!(self.line, "{first}\"{}\":{}", column.name, json(cell)?)?;
-                }
-                writeln!(output, "{}}}", self.line)?;
+                object(&mut self.line, columns)?;
+                writeln!(output, "{}", self.line)?;
+            }
+            To::Stream(feed) => {
+                object(&mut self.line, columns)?;
+                feed.put(self.line.as_bytes())?;
             }
             To::Parquet(table) => table.push(cells.iter().copied())?,
         }
@@ -186,13 +208,14 @@ impl Rows {
         match &mut self.to {
             To::Table(output) | To::Json(output) => output.flush()?,
             To::Csv(writer) => writer.flush()?,
-            To::Parquet(_) => {}
+            To::Parquet(_) | To::Stream(_) => {}
         }
         Ok(())
     }
 
-    /// Completes the file. The number of rows.
-    pub(super) fn finish(self) -> Result<u64> {
+    /// Completes the file, or the stream's pages.
+    pub(super) fn finish(self) -> Result<Written> {
+        let mut lost = 0;
         match self.to {
             To::Table(output) | To::Json(output) => output.finish()?,
             To::Csv(writer) => {
@@ -200,9 +223,27 @@ impl Rows {
                 output.map_err(csv::IntoInnerError::into_error)?.finish()?;
             }
             To::Parquet(table) => table.close()?,
+            To::Stream(feed) => lost = feed.finish()?.lost,
         }
-        Ok(self.count)
+        Ok(Written {
+            rows: self.count,
+            lost,
+        })
     }
+}
+
+/// Makes `line` a JSON object of these cells.
+fn object<'a>(
+    line: &mut String,
+    cells: impl Iterator<Item = (&'a Column, &'a Cell<'a>)>,
+) -> Result<()> {
+    line.clear();
+    for (column, cell) in cells {
+        let first = if line.is_empty() { '{' } else { ',' };
+        write!(line, "{first}\"{}\":{}", column.name, json(cell)?)?;
+    }
+    line.push('}');
+    Ok(())
 }
 
 /// Adds a cell of a table: numbers on the right, words on the left.

@@ -120,9 +120,11 @@ struct Heard {
     end: Option<u64>,
     /// Whether the last datagram did.
     is_ended: bool,
+    /// Whether a datagram had vectors.
+    has_vectors: bool,
     /// The highest number that came.
     highest: u64,
-    /// When its last vector began, by its own clock, and when that came.
+    /// When its newest vector began, by its own clock, and when its last one came.
     latest: (u64, Instant),
     heard: Instant,
     /// By the time since the inbox began.
@@ -184,6 +186,7 @@ impl Heard {
             columns: Columns::ALL,
             end: None,
             is_ended: false,
+            has_vectors: false,
             highest: 0,
             latest: (0, Instant::now()),
             heard: Instant::now(),
@@ -357,6 +360,11 @@ impl Inbox {
             address: from,
             cache: Some(cache),
         };
+        // A file or a stream may have one run after the other: each begins at 0.
+        let before = self.senders.get(&sender).filter(|_| from.is_none());
+        if first == 0 && before.is_some_and(|heard| heard.has_vectors) {
+            self.end(sender, out);
+        }
         let is_known = self.senders.contains_key(&sender);
         let now_ns = match self.options.flush_idle {
             Some(_) => since(self.began),
@@ -382,6 +390,7 @@ impl Inbox {
             self.received.before = self.received.before.saturating_add(joined);
         }
         heard.is_ended = datagram.vectors == 0;
+        heard.has_vectors |= datagram.vectors > 0;
         if datagram.vectors == 0 {
             // Numbers far ahead are not believed, so that no count of losses is absurd.
             match first.saturating_sub(heard.highest) <= AHEAD_MAX {
@@ -406,8 +415,9 @@ impl Inbox {
         let who = (sender, name.as_str());
         let mut out = |record: &Record<'_, Full>| out(&GivenRecord::new(who, *columns, record));
         sequencer.datagram_at_once(bytes, |_, vectors| {
-            if let Some(last) = vectors.last() {
-                *latest = (last.start_ns, Instant::now());
+            // Those that are flushed at last may have begun long before others.
+            if let Some(newest) = vectors.iter().map(|vector| vector.start_ns).max() {
+                *latest = (latest.0.max(newest), Instant::now());
             }
             if let Some(idle) = idle {
                 for vector in vectors {
@@ -458,7 +468,7 @@ impl Inbox {
         let mut rest = bytes;
         while !rest.is_empty() {
             let taken = paper_vector(form, rest, &mut self.paper, |vector| {
-                *latest = (vector.start_ns, Instant::now());
+                *latest = (latest.0.max(vector.start_ns), Instant::now());
                 reassembly.take(vector, &mut out);
             });
             match taken {
@@ -487,17 +497,22 @@ impl Inbox {
 
     /// Gives everything, in the order of senders.
     pub(super) fn finish(&mut self, out: &mut impl FnMut(&GivenRecord<'_>)) {
-        let mut senders: Vec<_> = self.senders.drain().collect();
-        senders.sort_by_key(|(sender, _)| *sender);
-        for (sender, mut heard) in senders {
-            heard.end(sender.cache, out);
-            // Others than those of a file or a ring are not expected to.
-            let is_cut = sender.address.is_none() && sender.cache.is_some() && !heard.is_ended;
-            self.received.unended += u64::from(is_cut);
-            let (sequencer, reassembly) = (&heard.sequencer, &heard.reassembly);
-            self.received
-                .add(sequencer.counters(), reassembly.counters());
-        }
+        let mut senders: Vec<Sender> = self.senders.keys().copied().collect();
+        senders.sort_unstable();
+        senders.into_iter().for_each(|sender| self.end(sender, out));
+    }
+
+    /// Gives everything of a sender, which is not heard any more.
+    fn end(&mut self, sender: Sender, out: &mut impl FnMut(&GivenRecord<'_>)) {
+        let Some(mut heard) = self.senders.remove(&sender) else {
+            return;
+        };
+        heard.end(sender.cache, out);
+        // Others than those of a file or a ring are not expected to.
+        let is_cut = sender.address.is_none() && sender.cache.is_some() && !heard.is_ended;
+        self.received.unended += u64::from(is_cut);
+        self.received
+            .add(heard.sequencer.counters(), heard.reassembly.counters());
     }
 }
 

@@ -1,4 +1,5 @@
-//! An open source of vectors: by UDP, a ring in shared memory or a file, put together into records.
+//! An open source of vectors: by UDP, a ring in shared memory, a file, or datagrams that another part of the program
+//! reads, put together into records.
 
 use std::fmt::Display;
 use std::fs::File;
@@ -15,6 +16,8 @@ use strata_gpv::format::FormatError;
 use strata_role::{Notice, Tell};
 use strata_sys::pause::backoff;
 
+use super::datagrams::Datagrams;
+use super::directory::{self, Directory};
 use super::inbox::{GivenRecord, Inbox, InboxOptions, Received, Requests};
 use crate::error::{At as _, Result, VectorError};
 use crate::form::Form;
@@ -43,6 +46,13 @@ pub enum VectorSource {
     Ring(PathBuf),
     /// This file, to its end; `-` is standard input.
     File(PathBuf),
+    /// The files in this directory: by name, and those of a rotation in the order in which they were written.
+    Directory {
+        /// The directory.
+        path: PathBuf,
+        /// Whether files that are written or made later are read too, until the reader is stopped.
+        is_live: bool,
+    },
 }
 
 /// Datagrams by UDP.
@@ -69,6 +79,8 @@ pub struct VectorsRead {
     pub overwritten: u64,
     /// Control packets sent to caches, and withheld.
     pub requests: Requests,
+    /// Records of a stream that could not be read: each had a datagram.
+    pub unread: u64,
 }
 
 /// Where records go as they are put together.
@@ -91,19 +103,36 @@ pub trait RecordOutput {
 }
 
 impl VectorSource {
-    /// The ring that is in this file, or the file.
+    /// The ring that is in this file, or the file, or the directory, as it is now.
     #[must_use]
     pub fn of_file(path: &Path) -> Self {
+        if path.is_dir() {
+            return Self::Directory {
+                path: path.to_owned(),
+                is_live: false,
+            };
+        }
         match is_ring(path) {
             true => Self::Ring(path.to_owned()),
             false => Self::File(path.to_owned()),
         }
     }
 
+    /// The files that are read: none of them may be overwritten. A directory that cannot be read has none; its reader
+    /// reports the error.
+    #[must_use]
+    pub fn files(&self) -> Vec<PathBuf> {
+        match self {
+            Self::Listen(_) => Vec::new(),
+            Self::Ring(path) | Self::File(path) => vec![path.clone()],
+            Self::Directory { path, .. } => directory::files(path).into_iter().flatten().collect(),
+        }
+    }
+
     fn flush_idle(&self) -> Option<Duration> {
         match self {
             Self::Listen(listen) => listen.flush_idle,
-            Self::Ring(_) | Self::File(_) => None,
+            Self::Ring(_) | Self::File(_) | Self::Directory { .. } => None,
         }
     }
 }
@@ -123,10 +152,11 @@ enum Input {
         name: String,
         file: Box<dyn Read + Send>,
     },
+    Given(Box<dyn Datagrams>),
 }
 
 impl Input {
-    fn open(source: &VectorSource) -> Result<Self> {
+    fn open(source: &VectorSource, form: Form) -> Result<Self> {
         Ok(match source {
             VectorSource::Listen(listen) => Self::Socket {
                 name: listen.name.clone(),
@@ -141,6 +171,9 @@ impl Input {
                 name: path.display().to_string(),
                 file: file(path)?,
             },
+            VectorSource::Directory { path, is_live } => {
+                Self::Given(Box::new(Directory::open(path, form, *is_live)?))
+            }
         })
     }
 
@@ -155,7 +188,11 @@ impl Input {
             Self::Ring { name, .. } => {
                 Some(Notice::info("ring", format!("reading the ring {name}")))
             }
-            Self::File { .. } => None,
+            Self::Given(source) if source.is_live() => Some(Notice::info(
+                "following",
+                format!("reading {}, until Ctrl-C", source.name()),
+            )),
+            Self::File { .. } | Self::Given(_) => None,
         })
     }
 }
@@ -202,20 +239,44 @@ impl VectorReader {
         reassembly: ReassemblyOptions,
         senders_max: usize,
     ) -> Result<Self> {
-        let inbox = Inbox::new(InboxOptions {
+        let options = InboxOptions {
             form,
             senders_max,
             reassembly,
             seed: seed()?,
             flush_idle: source.flush_idle(),
-        });
-        Ok(Self {
-            input: Input::open(source)?,
-            inbox,
-            form,
+        };
+        Ok(Self::new(Input::open(source, form)?, options))
+    }
+
+    /// A reader of datagrams in Strata's form that another part of the program reads.
+    ///
+    /// # Errors
+    ///
+    /// If the operating system has no random numbers.
+    pub fn of(
+        datagrams: Box<dyn Datagrams>,
+        reassembly: ReassemblyOptions,
+        senders_max: usize,
+    ) -> Result<Self> {
+        let options = InboxOptions {
+            form: Form::Strata,
+            senders_max,
+            reassembly,
+            seed: seed()?,
+            flush_idle: None,
+        };
+        Ok(Self::new(Input::Given(datagrams), options))
+    }
+
+    fn new(input: Input, options: InboxOptions) -> Self {
+        Self {
+            input,
+            inbox: Inbox::new(options),
+            form: options.form,
             datagrams_max: None,
-            expired_at_once: (reassembly.flows as usize).div_ceil(PARTS),
-        })
+            expired_at_once: (options.reassembly.flows as usize).div_ceil(PARTS),
+        }
     }
 
     /// The same, to end after this number of datagrams.
@@ -252,6 +313,7 @@ impl VectorReader {
             tell,
             foreign: 0,
             overwritten: 0,
+            unread: 0,
             has_warned: false,
         };
         let ended = reading.take_all(self.input, stop);
@@ -268,6 +330,7 @@ impl VectorReader {
             foreign: reading.foreign,
             overwritten: reading.overwritten,
             requests: reading.inbox.requests,
+            unread: reading.unread,
         };
         (read, ended)
     }
@@ -283,6 +346,7 @@ struct Reading<'a, O> {
     tell: &'a Tell,
     foreign: u64,
     overwritten: u64,
+    unread: u64,
     /// The first datagram that could not be read was reported.
     has_warned: bool,
 }
@@ -298,6 +362,7 @@ impl<O: RecordOutput> Reading<'_, O> {
             } => self.listen(&name, &socket, &allowed, stop),
             Input::Ring { name, ring } => self.follow(&name, ring, stop),
             Input::File { name, file } => self.read(&name, file, stop),
+            Input::Given(source) => self.take_given(source, stop),
         }
     }
 
@@ -360,6 +425,35 @@ impl<O: RecordOutput> Reading<'_, O> {
             }
         }
         Ok(())
+    }
+
+    /// Takes datagrams that another part of the program reads.
+    fn take_given(&mut self, mut source: Box<dyn Datagrams>, stop: &AtomicBool) -> Result<()> {
+        let (name, is_live) = (source.name(), source.is_live());
+        let mut expired = Instant::now();
+        let mut ended = Ok(());
+        while !stop.load(Ordering::Relaxed) && !self.is_done() && ended.is_ok() {
+            let mut kept_up = Ok(());
+            let more = source.read(WAIT, &mut |bytes| {
+                let read = self.datagram(None, bytes);
+                self.warn_once(&name, read);
+                kept_up = self.output.keep_up();
+                kept_up.is_ok() && !self.is_done() && !stop.load(Ordering::Relaxed)
+            });
+            self.unread = source.unread();
+            ended = kept_up;
+            match more {
+                Ok(true) => {}
+                Ok(false) => break,
+                Err(error) => ended = ended.and(Err(error)),
+            }
+            // Of what was written before, the time of reading says nothing.
+            if is_live && ended.is_ok() && expired.elapsed() >= WAIT {
+                expired = Instant::now();
+                ended = self.expire();
+            }
+        }
+        ended
     }
 
     /// Says which the first datagram is that cannot be read.

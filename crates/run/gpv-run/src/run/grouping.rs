@@ -31,7 +31,7 @@ pub(super) struct Given {
 
 /// A cache, and datagrams of its vectors.
 pub(super) enum Grouping {
-    Strata(Box<Exporter>),
+    Strata(Box<Exporter>, Sending),
     Paper(PaperGrouping<Basic>),
     PaperSeq(PaperGrouping<Sequenced>),
 }
@@ -48,18 +48,15 @@ impl Grouping {
         let refused = |error: ParametersError| VectorError::Refused(error.to_string());
         Ok(match form {
             Form::Strata => {
-                let destinations = to.into_iter().map(|to| Destination {
-                    id: to.id,
-                    columns,
-                    datagram_len: room,
-                    admit: Arc::new(to.flows),
-                });
-                let rules = Rules::new(FlowRules::all(), destinations.collect());
-                let rules = rules.map_err(RoleError::own)?;
+                let rules = rules(to, columns, room)?;
                 let handle = RulesHandle::new(rules);
-                Self::Strata(Box::new(
-                    Exporter::new(parameters, seed, handle).map_err(refused)?,
-                ))
+                let exporter = Exporter::new(parameters, seed, handle.clone()).map_err(refused)?;
+                let sending = Sending {
+                    handle,
+                    columns,
+                    room,
+                };
+                Self::Strata(Box::new(exporter), sending)
             }
             Form::Paper => {
                 Self::Paper(PaperGrouping::new(parameters, seed, room, to).map_err(refused)?)
@@ -70,10 +67,20 @@ impl Grouping {
         })
     }
 
+    /// Sends vectors to these destinations from the next batch on. Only for the form strata: others stay as they are.
+    pub(super) fn send_to(&mut self, to: Vec<To>) -> Result<()> {
+        if let Self::Strata(_, sending) = self {
+            sending
+                .handle
+                .set(rules(to, sending.columns, sending.room)?);
+        }
+        Ok(())
+    }
+
     /// Takes packets; datagrams that are full go to `send`, with their destination.
     pub(super) fn push(&mut self, packets: &[Packet], send: impl FnMut(u32, &[u8])) {
         match self {
-            Self::Strata(exporter) => {
+            Self::Strata(exporter, _) => {
                 let packets = packets.iter().map(|packet| (*packet, [].as_slice()));
                 exporter.push(packets, send);
             }
@@ -85,7 +92,7 @@ impl Grouping {
     /// Lets go of what a slot holds.
     pub(super) fn flush_slot(&mut self, slot: u32, send: impl FnMut(u32, &[u8])) {
         match self {
-            Self::Strata(exporter) => exporter.flush_slot(slot, send),
+            Self::Strata(exporter, _) => exporter.flush_slot(slot, send),
             Self::Paper(grouping) => grouping.flush_slot(slot, send),
             Self::PaperSeq(grouping) => grouping.flush_slot(slot, send),
         }
@@ -94,7 +101,7 @@ impl Grouping {
     /// Sends the datagrams that are begun.
     pub(super) fn send_begun(&mut self, send: impl FnMut(u32, &[u8])) {
         match self {
-            Self::Strata(exporter) => exporter.finish(send),
+            Self::Strata(exporter, _) => exporter.finish(send),
             Self::Paper(grouping) => grouping.send_begun(send),
             Self::PaperSeq(grouping) => grouping.send_begun(send),
         }
@@ -102,7 +109,7 @@ impl Grouping {
 
     /// Says how many vectors there were so far, if the form does.
     pub(super) fn announce(&mut self, send: impl FnMut(u32, &[u8])) {
-        if let Self::Strata(exporter) = self {
+        if let Self::Strata(exporter, _) = self {
             exporter.end(send);
         }
     }
@@ -110,7 +117,7 @@ impl Grouping {
     /// Lets go of everything, and says how many vectors there were, if the form does.
     pub(super) fn end(&mut self, mut send: impl FnMut(u32, &[u8])) {
         match self {
-            Self::Strata(exporter) => {
+            Self::Strata(exporter, _) => {
                 exporter.flush(&mut send);
                 exporter.end(&mut send);
             }
@@ -122,7 +129,7 @@ impl Grouping {
     /// What the cache did.
     pub(super) fn counters(&self) -> &CacheCounters {
         match self {
-            Self::Strata(exporter) => exporter.cache_counters(),
+            Self::Strata(exporter, _) => exporter.cache_counters(),
             Self::Paper(grouping) => grouping.cache.counters(),
             Self::PaperSeq(grouping) => grouping.cache.counters(),
         }
@@ -135,7 +142,7 @@ impl Grouping {
             found.map(|to| to.given)
         };
         match self {
-            Self::Strata(exporter) => exporter.destination(id).map(|counters| Given {
+            Self::Strata(exporter, _) => exporter.destination(id).map(|counters| Given {
                 sent: counters.sent,
                 filtered: counters.filtered,
                 not_carried: counters.too_long,
@@ -144,6 +151,25 @@ impl Grouping {
             Self::PaperSeq(grouping) => of_paper(&grouping.to),
         }
     }
+}
+
+/// How the rules of an exporter are replaced.
+pub(super) struct Sending {
+    handle: RulesHandle,
+    columns: Columns,
+    room: usize,
+}
+
+/// All packets, and these destinations.
+fn rules(to: Vec<To>, columns: Columns, room: usize) -> Result<Rules> {
+    let destinations = to.into_iter().map(|to| Destination {
+        id: to.id,
+        columns,
+        datagram_len: room,
+        admit: Arc::new(to.flows),
+    });
+    let rules = Rules::new(FlowRules::all(), destinations.collect());
+    Ok(rules.map_err(RoleError::own)?)
 }
 
 /// A cache of the paper's tuples, and datagrams of its vectors, one after the other.

@@ -11,10 +11,11 @@ use strata_gpv::export::{FlowRule, FlowRules};
 use strata_gpv::format::control::FlushSlots;
 use strata_gpv::format::datagram::Datagram;
 use strata_role::sandbox::Reach;
-use strata_role::{Feed, FeedSpec, RoleError, Tell};
+use strata_role::{Feed, FeedSpec, Notice, RoleError, Tell};
 use strata_store::Sources;
 
 use super::grouping::To;
+use super::listed::{Target, TargetList};
 use crate::error::{At as _, Result, VectorError};
 use crate::ring::RingWriter;
 use crate::rotation::{Rotation, RotationSpec};
@@ -24,6 +25,8 @@ use crate::rotation::{Rotation, RotationSpec};
 pub struct OutletsSpec {
     /// By UDP.
     pub to: Vec<Target>,
+    /// By UDP too, as a file says at any time. Only for the form strata.
+    pub listed: Option<TargetList>,
     /// To a file.
     pub file: Option<VectorFile>,
     /// To a ring in shared memory.
@@ -32,17 +35,6 @@ pub struct OutletsSpec {
     pub stream: Option<(String, Box<dyn FeedSpec>)>,
     /// The inputs, which must not be overwritten.
     pub sources: Sources,
-}
-
-/// The address that vectors are sent to, and the rule that chooses them.
-#[derive(Clone, Debug)]
-pub struct Target {
-    /// The target as the user wrote it.
-    pub name: String,
-    /// Its address.
-    pub address: SocketAddr,
-    /// The rule that chooses the flows for it.
-    pub rule: FlowRule,
 }
 
 /// A file of vectors. If the program is interrupted, the vectors in the file are whole.
@@ -128,14 +120,49 @@ enum Streaming {
     Ended,
 }
 
+/// Maximum number of peers.
+pub(super) const TARGETS_MAX: usize = 32;
+/// Maximum number of peers that the file of targets had before.
+const FORMER_MAX: usize = 1024;
 /// Control packets that are read of a peer at once: others wait.
 const CONTROL_MAX: usize = 64;
 /// Bytes of a control packet at most; what is longer is cut, and then none.
 const CONTROL_BYTES: usize = 2048;
 
+/// A peer.
+struct Peer {
+    socket: UdpSocket,
+    outlet: Outlet,
+    rule: FlowRule,
+    /// Whether it is in the file of targets, which may remove it.
+    is_listed: bool,
+}
+
+impl Peer {
+    fn open(target: &Target, outlet: Outlet, is_listed: bool) -> io::Result<Self> {
+        let local = match target.address {
+            SocketAddr::V4(_) => "0.0.0.0:0",
+            SocketAddr::V6(_) => "[::]:0",
+        };
+        let socket = UdpSocket::bind(local)?;
+        socket.connect(target.address)?;
+        Ok(Self {
+            socket,
+            outlet,
+            rule: target.rule.clone(),
+            is_listed,
+        })
+    }
+}
+
 /// Everything that vectors are written to.
 pub(super) struct Outlets {
-    peers: Vec<(UdpSocket, Outlet, FlowRule)>,
+    peers: Vec<Peer>,
+    listed: Option<TargetList>,
+    /// Peers that the file of targets has no longer: if it has one again, its vectors are numbered on.
+    former: Vec<Outlet>,
+    /// The number of the next peer.
+    next_id: usize,
     file: Option<Written>,
     ring: Option<Ring>,
     stream: Option<Streamed>,
@@ -150,18 +177,14 @@ impl Outlets {
     pub(super) fn open(spec: OutletsSpec, datagram_max: usize) -> Result<Self> {
         let file = spec.file.map(Place::of).transpose()?;
         let mut peers = Vec::new();
-        for (id, target) in spec.to.into_iter().enumerate() {
-            let local = match target.address {
-                SocketAddr::V4(_) => "0.0.0.0:0",
-                SocketAddr::V6(_) => "[::]:0",
-            };
-            let name = target.name;
-            let socket = UdpSocket::bind(local);
-            let socket = socket.at_with(|| "cannot open a UDP socket".to_owned())?;
-            socket
-                .connect(target.address)
-                .at_with(|| format!("--send-to {name}: cannot send to this address"))?;
-            peers.push((socket, Outlet::new(id, name), target.rule));
+        let mut listed = spec.listed;
+        let of_file = listed.as_mut().map(TargetList::read).transpose()?;
+        let of_file = of_file.into_iter().flatten().map(|target| (target, true));
+        let given = spec.to.into_iter().map(|target| (target, false));
+        for (id, (target, is_listed)) in given.chain(of_file).enumerate() {
+            let name = &target.name;
+            let peer = Peer::open(&target, Outlet::new(id, name.clone()), is_listed);
+            peers.push(peer.at_with(|| format!("--send-to {name}: cannot send to this address"))?);
         }
         let mut id = peers.len();
         let mut outlet = |name| {
@@ -185,6 +208,9 @@ impl Outlets {
             ring,
             stream,
             peers,
+            listed,
+            former: Vec::new(),
+            next_id: id,
             failure: None,
             stream_failure: None,
         })
@@ -193,6 +219,9 @@ impl Outlets {
     /// What is needed in the sandbox.
     pub(super) fn reach(&self) -> Reach {
         let mut reach = Reach::default();
+        reach
+            .again
+            .extend(self.listed.iter().map(|list| list.path().to_owned()));
         if let Some(Streaming::Planned(feed)) = self.stream.as_ref().map(|stream| &stream.state) {
             reach.write.extend(feed.writes());
         }
@@ -223,7 +252,7 @@ impl Outlets {
     pub(super) fn asked(&mut self, slots_max: u32) -> Vec<u32> {
         let mut slots = Vec::new();
         let mut bytes = [0; CONTROL_BYTES];
-        for (socket, outlet, _) in &mut self.peers {
+        for Peer { socket, outlet, .. } in &mut self.peers {
             for _ in 0..CONTROL_MAX {
                 // More than all of them need not be flushed at once: the rest waits.
                 if slots.len() >= strata_wire::exact::<usize>(slots_max) {
@@ -250,12 +279,17 @@ impl Outlets {
         slots
     }
 
+    /// The number of peers.
+    pub(super) fn peers(&self) -> usize {
+        self.peers.len()
+    }
+
     /// Which flows go where.
     pub(super) fn to(&self) -> Vec<To> {
-        let peers = self.peers.iter().map(|(_, outlet, rule)| To {
-            id: outlet.id,
+        let peers = self.peers.iter().map(|peer| To {
+            id: peer.outlet.id,
             // One rule is not too many.
-            flows: FlowRules::new(vec![(rule.clone(), true)], false)
+            flows: FlowRules::new(vec![(peer.rule.clone(), true)], false)
                 .unwrap_or_else(|_| FlowRules::all()),
         });
         let file = self.file.iter().map(|file| &file.outlet);
@@ -270,7 +304,8 @@ impl Outlets {
 
     /// Where vectors went.
     pub(super) fn into_targets(self) -> impl Iterator<Item = Outlet> {
-        let peers = self.peers.into_iter().map(|(_, outlet, _)| outlet);
+        let peers = self.peers.into_iter().map(|peer| peer.outlet);
+        let peers = peers.chain(self.former);
         let file = self.file.map(|file| file.outlet);
         let ring = self.ring.map(|ring| ring.outlet);
         let stream = self.stream.map(|stream| stream.outlet);
@@ -285,9 +320,69 @@ impl Outlets {
     /// Sends a datagram that has no vectors to a peer: agents hear of the cache before it lets go of
     /// something, and can ask for that.
     pub(super) fn announce(&mut self, id: u32, bytes: &[u8]) {
-        if (id as usize) < self.peers.len() {
+        if self.peers.iter().any(|peer| peer.outlet.id == id) {
             self.send(id, bytes);
         }
+    }
+
+    /// The targets of the file of targets, if it has changed. A file that cannot be read, or has an invalid line, changes
+    /// nothing.
+    pub(super) fn changed_targets(&mut self, tell: &Tell) -> Option<Vec<Target>> {
+        self.listed.as_mut().and_then(|list| list.changed(tell))
+    }
+
+    /// Takes these targets in place of those that the file had before.
+    pub(super) fn replace_targets(&mut self, targets: &[Target], tell: &Tell) {
+        let is_kept = |peer: &Peer| {
+            let mut names = targets.iter().map(|target| &target.name);
+            !peer.is_listed || names.any(|name| *name == peer.outlet.name)
+        };
+        let (kept, gone): (Vec<Peer>, Vec<Peer>) = self.peers.drain(..).partition(is_kept);
+        self.peers = kept;
+        for Peer { outlet, .. } in gone {
+            let text = format!("no longer sending vectors to {}", outlet.name);
+            tell(&Notice::info("target_removed", text));
+            self.former.push(outlet);
+        }
+        for target in targets {
+            let name = &target.name;
+            let has_it = |peer: &Peer| peer.is_listed && peer.outlet.name == *name;
+            if self.peers.iter().any(has_it) {
+                continue;
+            }
+            tell(&match self.add(target) {
+                Ok(()) => Notice::info("target_added", format!("sending vectors to {name}, too")),
+                Err(problem) => {
+                    let what = format!("{name}: cannot send vectors to this address: {problem}");
+                    Notice::warning(what)
+                }
+            });
+        }
+    }
+
+    /// Adds a peer of the file, with the number that it had before, if any.
+    fn add(&mut self, target: &Target) -> Result<(), String> {
+        if self.peers.len() >= TARGETS_MAX {
+            return Err(format!("at most {TARGETS_MAX} are allowed"));
+        }
+        let before = self
+            .former
+            .iter()
+            .position(|outlet| outlet.name == target.name);
+        if before.is_none() && self.former.len() >= FORMER_MAX {
+            return Err(format!(
+                "more than {FORMER_MAX} were removed so far: restart this command"
+            ));
+        }
+        let id = before.map_or(self.next_id, |at| strata_wire::exact(self.former[at].id));
+        let mut peer = Peer::open(target, Outlet::new(id, target.name.clone()), true)
+            .map_err(|error| error.to_string())?;
+        match before {
+            Some(at) => peer.outlet = self.former.swap_remove(at),
+            None => self.next_id = self.next_id.saturating_add(1),
+        }
+        self.peers.push(peer);
+        Ok(())
     }
 
     /// Sends a datagram, or writes it.
@@ -298,22 +393,23 @@ impl Outlets {
             }
             return;
         }
-        let index = id as usize;
-        let is_peer = index < self.peers.len();
+        let peer = self.peers.iter_mut().find(|peer| peer.outlet.id == id);
+        let is_peer = peer.is_some();
         let file = self.file.as_mut().filter(|file| file.outlet.id == id);
-        let (outlet, done) = match (self.peers.get_mut(index), file, &mut self.ring) {
-            (Some((socket, outlet, _)), _, _) => (outlet, socket.send(bytes).map(drop)),
+        let (outlet, done) = match (peer, file, &mut self.ring) {
+            (Some(peer), _, _) => (&mut peer.outlet, peer.socket.send(bytes).map(drop)),
             (None, Some(file), _) => {
                 let done = file.write(bytes);
                 (&mut file.outlet, done)
             }
-            (None, None, Some(ring)) => {
+            (None, None, Some(ring)) if ring.outlet.id == id => {
                 if let Some(writer) = &mut ring.writer {
                     writer.put(bytes);
                 }
                 (&mut ring.outlet, Ok(()))
             }
-            (None, None, None) => return,
+            // Datagrams that were begun for a peer that is gone.
+            (None, None, _) => return,
         };
         match done {
             Ok(()) => {

@@ -20,9 +20,14 @@ pub fn name(text: &str) -> Result<StreamName> {
 
 /// The directory and the name of a stream, as `--to-stream` has them.
 pub fn place(text: &str) -> Result<(PathBuf, StreamName)> {
+    named_place("--to-stream", text)
+}
+
+/// The same, for another option.
+pub fn named_place(option: &str, text: &str) -> Result<(PathBuf, StreamName)> {
     let Some((dir, stream)) = text.rsplit_once('/') else {
         return Err(refuse(format!(
-            "--to-stream {text}: write DIR/NAME, a directory of streams and a stream in it"
+            "{option} {text}: write DIR/NAME, a directory of streams and a stream in it"
         )));
     };
     let dir = if dir.is_empty() { "/" } else { dir };

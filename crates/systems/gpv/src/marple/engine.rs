@@ -10,7 +10,7 @@ use strata_wire::AddressFamily;
 pub use self::flows::Flows;
 use self::flows::{Batch, FixedWords};
 use self::groups::Groups;
-use super::fields::{Field, Kind};
+use super::fields::{Field, Kind, address_number};
 use super::program::{AnswerOf, Op, Program, REGISTERS, Slot, Turn, Unanswerable};
 use crate::tuple::Tuple;
 use crate::vector::Grouped;
@@ -431,6 +431,7 @@ fn step(op: Op, next: usize, registers: &mut Registers) -> usize {
         Op::MulReal { to, a, b } => r!(to) = (real!(a) * real!(b)).to_bits(),
         Op::DivReal { to, a, b } => r!(to) = (real!(a) / real!(b)).to_bits(),
         Op::ToReal { to, a } => r!(to) = (r!(a).cast_signed() as f64).to_bits(),
+        Op::ToNumber { to, a } => r!(to) = address_number(r!(a), r!(a.wrapping_add(1))),
         Op::Eq { to, a, b } => r!(to) = u64::from(r!(a) == r!(b)),
         Op::LtInt { to, a, b } => {
             r!(to) = u64::from(r!(a).cast_signed() < r!(b).cast_signed());

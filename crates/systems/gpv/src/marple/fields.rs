@@ -64,7 +64,7 @@ impl Field {
 }
 
 /// The columns of `T`, by the names in published queries and by ours.
-pub(super) const FIELDS: [(&str, Field); 23] = [
+pub(super) const FIELDS: [(&str, Field); 24] = [
     ("srcip", Field::Source),
     ("dstip", Field::Destination),
     ("srcport", Field::SourcePort),
@@ -88,6 +88,7 @@ pub(super) const FIELDS: [(&str, Field); 23] = [
     ("pktlen", Field::Of(Column::Size)),
     ("inport", Field::Ingress),
     ("qin", Field::Of(Column::QueueDepth)),
+    ("qlen", Field::Of(Column::QueueDepth)),
 ];
 
 /// The name of the column of `T` that needs this column of vectors.
@@ -110,10 +111,7 @@ pub(super) const UNKNOWN: [(&str, &str); 7] = [
         "qout",
         "vectors do not say what was in the queue when a packet left",
     ),
-    (
-        "uid",
-        "vectors do not carry packet numbers; leave it out, as in [count], []",
-    ),
+    ("uid", "vectors do not carry packet numbers"),
     ("pkt_path", "vectors do not say which path a packet took"),
     ("pktpath", "vectors do not say which path a packet took"),
     ("outport", "vectors do not say where a packet left"),
@@ -128,4 +126,12 @@ pub(super) const UNKNOWN: [(&str, &str); 7] = [
 pub(super) fn address_words(address: u128, family: u8) -> [u64; 2] {
     let mapped = if family == 4 { 0xffff << 32 } else { 0 };
     [(address >> 64) as u64, address as u64 | mapped]
+}
+
+/// The number that an address is in arithmetic, from its two words: IPv4 its 32 bits, IPv6 the lower 64 bits.
+pub(super) fn address_number(high: u64, low: u64) -> u64 {
+    match (high, low >> 32) {
+        (0, 0xffff) => low & 0xffff_ffff,
+        _ => low,
+    }
 }

@@ -59,6 +59,11 @@ pub(super) enum Op {
         to: u8,
         a: u8,
     },
+    /// The number of an address, the words of which are in `a` and the register after it.
+    ToNumber {
+        to: u8,
+        a: u8,
+    },
     Eq {
         to: u8,
         a: u8,
@@ -157,6 +162,7 @@ impl Op {
             | Self::MulReal { to, .. }
             | Self::DivReal { to, .. }
             | Self::ToReal { to, .. }
+            | Self::ToNumber { to, .. }
             | Self::Eq { to, .. }
             | Self::LtInt { to, .. }
             | Self::Before { to, .. }
@@ -177,6 +183,7 @@ impl Op {
             | Self::ToReal { a, .. }
             | Self::Not { a, .. }
             | Self::Unless { a, .. } => [Some(a), None],
+            Self::ToNumber { a, .. } => [Some(a), a.checked_add(1)],
             Self::AddInt { a, b, .. }
             | Self::SubInt { a, b, .. }
             | Self::MulInt { a, b, .. }

@@ -85,21 +85,21 @@ result = groupby(T, [srcip, dstip, srcport, dstport, proto, switch], ewma);
     },
     Shipped {
         name: "flowlet-size-histogram",
-        about: "number of packets by the size of their flowlet, in packets; a pause longer than \
-                gap ends a flowlet",
-        parameters: &[("gap", "5ms"), ("bucket", "100")],
+        about: "number of flowlets by their size in packets; a pause longer than gap ends a \
+                flowlet; as in the published query, the first packet of a flow ends one of size 0",
+        parameters: &[("gap", "5ms"), ("bucket", "128")],
         text: "\
 def fl_detect([last_time, size], [tin]):
     if tin - last_time > $gap { emit(); size = 1; }
     else { size = size + 1; }
     last_time = tin
 
-def flsum([sum], [size]):
-    sum = sum + size
+def flcount([flowlets], []):
+    flowlets = flowlets + 1
 
 R1 = groupby(T, [srcip, dstip, srcport, dstport, proto, switch], fl_detect);
 R2 = map(R1, [size_index], [size/$bucket]);
-result = groupby(R2, [size_index], flsum);
+result = groupby(R2, [size_index], flcount);
 ",
     },
     Shipped {
@@ -163,6 +163,33 @@ def again([count, next, seen], [tcpseq, payload_len, tcpflags]):
 # A later fragment has no TCP header.
 tcps = filter(T, proto == TCP and tcpflags > 0);
 result = groupby(tcps, [srcip, dstip, srcport, dstport, proto, switch], again);
+",
+    },
+    Shipped {
+        name: "tcp-rtt",
+        about: "round-trip time of each TCP flow, ns: the shortest time from a SYN to the packet that \
+                completes the handshake, both from the same end",
+        parameters: &[],
+        text: "\
+def handshake([begun, rtt], [tin, tcpflags]):
+    syn = tcpflags / 2 - tcpflags / 4 * 2
+    ack = tcpflags / 16 - tcpflags / 32 * 2
+    rst = tcpflags / 4 - tcpflags / 8 * 2
+    # Of a SYN that was sent again, the last one counts.
+    if syn == 1 and ack == 0 { begun = tin; }
+    if syn == 0 and begun != 0 {
+        if ack == 1 and rst == 0 { rtt = tin - begun; emit(); }
+        begun = 0;
+    }
+
+def shortest([handshakes, rtt_min], [rtt]):
+    handshakes = handshakes + 1
+    if handshakes == 1 or rtt < rtt_min { rtt_min = rtt; }
+
+# A later fragment has no TCP header.
+tcps = filter(T, proto == TCP and tcpflags > 0);
+R1 = groupby(tcps, [srcip, dstip, srcport, dstport, proto, switch], handshake);
+result = groupby(R1, [srcip, dstip, srcport, dstport, proto, switch], shortest);
 ",
     },
     Shipped {

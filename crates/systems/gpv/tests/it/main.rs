@@ -9,3 +9,4 @@ mod exactly_once;
 mod export;
 mod format;
 mod marple;
+mod published;

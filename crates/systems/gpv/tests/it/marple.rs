@@ -15,7 +15,7 @@ use strata_wire::{AddressFamily, Endpoint, ip_addr};
 use crate::common::{captured, random_packets};
 
 /// Rows by their text, in order.
-type Rows = Vec<String>;
+pub(crate) type Rows = Vec<String>;
 
 fn text(value: &Value) -> String {
     match value {
@@ -26,7 +26,7 @@ fn text(value: &Value) -> String {
     }
 }
 
-fn rows(query: &mut Query) -> Rows {
+pub(crate) fn rows(query: &mut Query) -> Rows {
     let row = |row: &Vec<Value>| row.iter().map(text).collect::<Vec<_>>().join(" ");
     let mut rows: Rows = query.answer().rows.iter().map(row).collect();
     rows.sort();
@@ -40,11 +40,11 @@ fn query(name: &str, set: &[(&str, &str)]) -> Query {
     Query::new::<Full>(program, Limits::default()).unwrap()
 }
 
-fn address(key: &Key, end: Endpoint) -> IpAddr {
+pub(crate) fn address(key: &Key, end: Endpoint) -> IpAddr {
     ip_addr(key.family(), end.address).unwrap()
 }
 
-fn flow(key: &Key) -> String {
+pub(crate) fn flow(key: &Key) -> String {
     let (source, destination) = (key.source(), key.destination());
     let (from, to) = (address(key, source), address(key, destination));
     format!(
@@ -93,7 +93,7 @@ fn naive(name: &str, packets: &[Packet]) -> Rows {
                 let (before_ns, size) = last.entry(flow(&packet.key)).or_default();
                 // Signed: packets may be older than those before.
                 if i128::from(packet.ts_ns) - i128::from(*before_ns) > 5_000_000 {
-                    *sums.entry(*size / 100).or_default() += *size;
+                    *sums.entry(*size / 128).or_default() += 1;
                     *size = 1;
                 } else {
                     *size += 1;
@@ -222,8 +222,36 @@ fn naive_tcp(name: &str, packets: &[Packet]) -> Rows {
                 .map(|(flow, (count, last_ns))| format!("{flow} 7 {count} {last_ns}"))
                 .collect()
         }
+        "tcp-rtt" => naive_rtt(packets),
         other => panic!("no naive program for {other}"),
     }
+}
+
+/// For each flow, its handshakes, and the shortest time from a SYN to the packet that completes one.
+fn naive_rtt(packets: &[Packet]) -> Rows {
+    let mut begun: HashMap<String, u64> = HashMap::new();
+    let mut times: HashMap<String, Vec<u64>> = HashMap::new();
+    for packet in packets.iter().filter(has_header) {
+        let flow = flow(&packet.key);
+        let [syn, rst, ack] = [1, 2, 4].map(|bit| packet.tcp_flags >> bit & 1 == 1);
+        match (syn, begun.get(&flow)) {
+            (true, _) if !ack => {
+                begun.insert(flow, packet.ts_ns);
+            }
+            (false, Some(start_ns)) => {
+                let rtt = packet.ts_ns.wrapping_sub(*start_ns);
+                begun.remove(&flow);
+                if ack && !rst {
+                    times.entry(flow).or_default().push(rtt);
+                }
+            }
+            _ => {}
+        }
+    }
+    let shortest = |times: &[u64]| times.iter().map(|rtt| rtt.cast_signed()).min();
+    let rows = times.iter();
+    rows.map(|(flow, times)| format!("{flow} 7 {} {}", times.len(), shortest(times).unwrap()))
+        .collect()
 }
 
 /// Runs queries over vectors, or over records that the agent put together of them, while others

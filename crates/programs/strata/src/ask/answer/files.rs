@@ -30,6 +30,14 @@ pub(super) fn csv(output: &mut Output, answered: &Answered) -> Result<()> {
 
 /// An object per row, with the name of its query as the first member.
 pub(super) fn json(output: &mut Output, answered: &[Answered]) -> Result<()> {
+    json_rows(answered, |line| Ok(writeln!(output, "{line}")?))
+}
+
+/// Calls `each` with the object of each row.
+pub(super) fn json_rows(
+    answered: &[Answered],
+    mut each: impl FnMut(&str) -> Result<()>,
+) -> Result<()> {
     let mut line = String::new();
     for one in answered {
         let name = serde_json::to_string(&one.name)?;
@@ -49,8 +57,8 @@ pub(super) fn json(output: &mut Output, answered: &[Answered]) -> Result<()> {
                     Value::Address(address) => write!(line, ",{key}:\"{address}\"")?,
                 }
             }
-            line.push_str("}\n");
-            output.write_all(line.as_bytes())?;
+            line.push('}');
+            each(&line)?;
         }
     }
     Ok(())

@@ -5,7 +5,7 @@ mod live;
 mod terminal;
 pub(crate) mod vectors;
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -40,7 +40,7 @@ fn answerable() -> Vec<String> {
     let names = list.as_array().unwrap().iter();
     let names = names.map(|shipped| shipped["name"].as_str().unwrap().to_owned());
     let names: Vec<String> = names.filter(|name| name != "ewma-latencies").collect();
-    assert_eq!(names.len(), 9);
+    assert_eq!(names.len(), 10);
     names
 }
 
@@ -115,6 +115,36 @@ fn retransmissions_are_what_tshark_marks() {
     };
     assert!(trace.contains("mix-test"), "{differ:?}");
     assert_eq!(counted + 1, *marked, "{differ:?}");
+}
+
+/// The round-trip time of a handshake is what tshark says: of the last one, if a flow has several.
+#[test]
+fn round_trip_times_are_what_tshark_says() {
+    let mut flows = 0;
+    for trace in ["ad-attacks", "cic2017-sqli", "cic2019-webddos", "mix-test"].map(labelled) {
+        let mut times: HashMap<String, HashSet<u64>> = HashMap::new();
+        for packet in dissected(&trace) {
+            if let Some(rtt_ns) = packet.rtt_ns {
+                times.entry(packet.flow).or_default().insert(rtt_ns);
+            }
+        }
+        let answer = ok(&mut ask(&trace, &["tcp-rtt", "-F", "csv", FILTER]));
+        for line in answer.lines().skip(1) {
+            let cells: Vec<&str> = line.split(',').collect();
+            let [handshakes, shortest] = cells[6..] else {
+                panic!("{line}");
+            };
+            let marked = &times[&cells[..5].join(",")];
+            assert_eq!(handshakes.parse(), Ok(marked.len()), "{line}: {marked:?}");
+            assert_eq!(
+                shortest.parse().ok().as_ref(),
+                marked.iter().min(),
+                "{line}"
+            );
+            flows += 1;
+        }
+    }
+    assert!(flows > 1_500, "{flows}");
 }
 
 /// Runs it; what it says if it ends with this status.
@@ -347,7 +377,7 @@ fn what_cannot_be_asked_is_refused_at_its_place() {
         ),
         (
             &["tcp-timeout"],
-            "is it one of tcp-non-monotonic, tcp-out-of-sequence, tcp-retransmissions, tcp-timeouts?",
+            "is it one of tcp-non-monotonic, tcp-out-of-sequence, tcp-retransmissions, tcp-rtt, tcp-timeouts?",
         ),
         (&[], "no query"),
         (

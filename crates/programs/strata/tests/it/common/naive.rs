@@ -17,6 +17,8 @@ pub(crate) struct Dissected {
     pub(crate) seq: u64,
     pub(crate) payload: u64,
     flags: u64,
+    /// The round-trip time of the connection's handshake, ns, on its packets after the handshake.
+    pub(crate) rtt_ns: Option<u64>,
     /// Whether it marks the payload as sent before: retransmitted in any way, or out of order, and no keep-alive.
     pub(crate) is_again: bool,
 }
@@ -43,6 +45,7 @@ pub(crate) fn dissected(trace: &Path) -> Vec<Dissected> {
         "tcp.analysis.retransmission",
         "tcp.analysis.out_of_order",
         "tcp.analysis.keep_alive",
+        "tcp.analysis.initial_rtt",
     ];
     let mut command = Command::new("tshark");
     command
@@ -84,8 +87,12 @@ fn of_line(cells: &[&str]) -> Dissected {
         true => number(cells[11]),
         false => number(cells[12]) - 8,
     };
+    let ns_of = |(seconds, fraction): (&str, &str)| {
+        number(seconds) * 1_000_000_000 + number(&format!("{fraction:0<9}")[..9])
+    };
     Dissected {
-        ns: number(seconds) * 1_000_000_000 + number(&format!("{fraction:0<9}")[..9]),
+        ns: ns_of((seconds, fraction)),
+        rtt_ns: is_marked(17).then(|| ns_of(cells[17].split_once('.').unwrap())),
         len: number(cells[1]),
         flow: format!("{source},{destination},{},{},{protocol}", ports.0, ports.1),
         source: source.to_owned(),
@@ -123,7 +130,7 @@ pub(crate) fn naive(name: &str, packets: &[Dissected]) -> BTreeSet<String> {
             for p in packets {
                 let (last, size) = flows.entry(&p.flow).or_default();
                 if p.ns.saturating_sub(*last) > 5_000_000 {
-                    *sums.entry(*size / 100).or_default() += *size;
+                    *sums.entry(*size / 128).or_default() += 1;
                     *size = 0;
                 }
                 (*last, *size) = (p.ns, *size + 1);
@@ -222,6 +229,25 @@ fn naive_tcp(name: &str, packets: &[Dissected]) -> HashMap<String, String> {
                     .iter()
                     .map(|(f, (n, next))| (format!("{f},0"), format!("{n},{},1", next.unwrap()))),
             );
+        }
+        "tcp-rtt" => {
+            let mut begun: HashMap<&str, u64> = HashMap::new();
+            let mut times: HashMap<&str, Vec<u64>> = HashMap::new();
+            for p in tcp() {
+                let (syn, rst, ack) = (p.flags & 2, p.flags & 4, p.flags & 16);
+                if (syn, ack) == (2, 0) {
+                    begun.insert(&p.flow, p.ns);
+                } else if syn == 0
+                    && let Some(start) = begun.remove(p.flow.as_str())
+                    && (rst, ack) == (0, 16)
+                {
+                    times.entry(&p.flow).or_default().push(p.ns - start);
+                }
+            }
+            rows.extend(times.iter().map(|(f, times)| {
+                let shortest = times.iter().min().unwrap();
+                (format!("{f},0"), format!("{},{shortest}", times.len()))
+            }));
         }
         "tcp-timeouts" => {
             let mut flows: HashMap<&str, (u64, u64)> = HashMap::new();

@@ -5,6 +5,7 @@ mod apps;
 mod models;
 mod rotation;
 mod shared;
+mod sources;
 mod udp;
 
 use std::collections::BTreeMap;

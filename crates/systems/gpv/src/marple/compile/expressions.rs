@@ -85,6 +85,16 @@ impl<'a> Compiler<'_, 'a> {
 
     fn binary(&mut self, operator: Binary, a: Slot, b: Slot, at: usize) -> Checked<Slot> {
         use Binary::{Add, And, Before, Div, Eq, Ge, Gt, Le, Lt, Mul, Ne, Or, Sub};
+        // Two addresses are compared whole, and have no order.
+        let may_convert = match operator {
+            Add | Sub | Mul | Div => true,
+            Lt | Gt | Le | Ge => a.kind != b.kind,
+            _ => false,
+        };
+        let (a, b) = match may_convert {
+            true => (self.number(a, at)?, self.number(b, at)?),
+            false => (a, b),
+        };
         let is_number = |slot: Slot| matches!(slot.kind, Kind::Int | Kind::Real);
         let fits = match operator {
             And | Or => a.kind == Kind::Bool && b.kind == Kind::Bool,
@@ -157,6 +167,22 @@ impl<'a> Compiler<'_, 'a> {
         let to = self.temporary(Kind::Real, at)?;
         self.op(
             Op::ToReal {
+                to: to.at,
+                a: slot.at,
+            },
+            at,
+        )?;
+        Ok(to)
+    }
+
+    /// The number of an address; other values as they are.
+    pub(super) fn number(&mut self, slot: Slot, at: usize) -> Checked<Slot> {
+        if slot.kind != Kind::Address {
+            return Ok(slot);
+        }
+        let to = self.temporary(Kind::Int, at)?;
+        self.op(
+            Op::ToNumber {
                 to: to.at,
                 a: slot.at,
             },

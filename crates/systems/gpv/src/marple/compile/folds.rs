@@ -123,7 +123,8 @@ impl<'a> Compiler<'_, 'a> {
         for statement in body {
             match statement {
                 Statement::Assign((name, at), expr) => {
-                    let mut value = self.expr(expr, input, Some(scope))?;
+                    let value = self.expr(expr, input, Some(scope))?;
+                    let mut value = self.number(value, expr.at)?;
                     if !matches!(value.kind, Kind::Int | Kind::Real) {
                         let found = value.kind.name();
                         return self.wrong(expr.at, format!("expected a number, this is {found}"));

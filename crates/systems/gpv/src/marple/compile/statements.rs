@@ -1,6 +1,6 @@
 //! Statements: the streams that they make.
 
-use super::super::fields::Kind;
+use super::super::fields::{Kind, UNKNOWN};
 use super::super::parse::{Expr, Name, Operator};
 use super::super::program::{AnswerOf, Op, Slot};
 use super::compiler::{Checked, Compiler, Stream};
@@ -175,7 +175,11 @@ impl<'a> Compiler<'_, 'a> {
             columns.push((column.0, slot));
         }
         for &column in &fold.columns {
-            self.column(&input, column)?;
+            // Some published folds name a column that they do not read: reading it is refused.
+            let is_unknown = UNKNOWN.iter().any(|(name, _)| *name == column.0);
+            if !is_unknown {
+                self.column(&input, column)?;
+            }
         }
         let (scope, is_silent) = self.fold(fold, &input, &columns, at)?;
         let mut stream = Stream {
