@@ -511,6 +511,60 @@ strata_tables::columns! {
             .json(),
             TextOrNull(|row| row.detail(|details| details.smb_shares.list().map(|list| ByteArray::from(list.as_str())))),
         ),
+        SrcProcess: column(
+            Spec::new(
+                "src_process",
+                Kind::Text,
+                Dictionary,
+                "name of the process of `src`, if the recording knew it (`--processes`); files of earlier versions lack it",
+            ),
+            TextOrNull(|row| row.process(row.there(), |process| ByteArray::from(&*process.name))),
+        ),
+        SrcPid: column(
+            Spec::new(
+                "src_pid",
+                Int64,
+                Dictionary,
+                "its number; files of earlier versions lack it",
+            ),
+            IntOrNull(|row| row.process(row.there(), |process| i64::from(process.pid))),
+        ),
+        SrcCgroup: column(
+            Spec::new(
+                "src_cgroup",
+                Kind::Text,
+                Dictionary,
+                "path of its cgroup: a systemd unit, or that of a container; files of earlier versions lack it",
+            ),
+            TextOrNull(|row| row.process(row.there(), |process| ByteArray::from(format!("/{}", process.cgroup).as_str()))),
+        ),
+        DstProcess: column(
+            Spec::new(
+                "dst_process",
+                Kind::Text,
+                Dictionary,
+                "name of the process of `dst`, if the recording knew it (`--processes`); files of earlier versions lack it",
+            ),
+            TextOrNull(|row| row.process(row.back(), |process| ByteArray::from(&*process.name))),
+        ),
+        DstPid: column(
+            Spec::new(
+                "dst_pid",
+                Int64,
+                Dictionary,
+                "its number; files of earlier versions lack it",
+            ),
+            IntOrNull(|row| row.process(row.back(), |process| i64::from(process.pid))),
+        ),
+        DstCgroup: column(
+            Spec::new(
+                "dst_cgroup",
+                Kind::Text,
+                Dictionary,
+                "path of its cgroup: a systemd unit, or that of a container; files of earlier versions lack it",
+            ),
+            TextOrNull(|row| row.process(row.back(), |process| ByteArray::from(format!("/{}", process.cgroup).as_str()))),
+        ),
         HidesAddresses: column(
             Spec::new(
                 "hides_addresses",
@@ -570,6 +624,12 @@ impl FlowColumn {
             Self::ReverseTcpFlags => Self::TcpFlags,
             Self::SshVersion => Self::ReverseSshVersion,
             Self::ReverseSshVersion => Self::SshVersion,
+            Self::SrcProcess => Self::DstProcess,
+            Self::DstProcess => Self::SrcProcess,
+            Self::SrcPid => Self::DstPid,
+            Self::DstPid => Self::SrcPid,
+            Self::SrcCgroup => Self::DstCgroup,
+            Self::DstCgroup => Self::SrcCgroup,
             same => same,
         }
     }
