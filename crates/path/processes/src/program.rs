@@ -7,6 +7,10 @@
 //!
 //! `R6` is the context, and later a slot's sequence number; `R7` the time of the oldest slot of a set; `R8` the slot to
 //! be written; `R9` the set.
+#![expect(
+    clippy::arithmetic_side_effects,
+    reason = "places on the stack and in slots, which are constants"
+)]
 
 use strata_bpf::{Alu, Assembler, Condition, Label, Reg, Width};
 use strata_wire::dissect::protocol;

@@ -18,6 +18,7 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicU64, fence};
 
 use strata_bpf::Shared;
+use strata_wire::exact;
 
 pub(crate) const SETS: usize = 8_192;
 pub(crate) const WAYS: usize = 4;
@@ -115,8 +116,7 @@ impl Table {
             hash = (hash ^ word).wrapping_mul(FACTOR);
             hash ^= hash >> FOLD;
         }
-        #[expect(clippy::cast_possible_truncation, reason = "below the number of sets")]
-        let set = (hash & (SETS as u64).wrapping_sub(1)) as usize;
+        let set = exact::<usize>(hash & (SETS as u64).wrapping_sub(1));
         let first = set.wrapping_mul(SET_WORDS).wrapping_add(FIRST_SLOT);
         &self.shared.words()[first..][..SET_WORDS]
     }
