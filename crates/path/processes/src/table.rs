@@ -85,7 +85,7 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    /// An empty table. Who does not know `seed` cannot aim at a set.
+    /// An empty table. With another `seed`, keys are in other sets.
     pub(crate) fn new(seed: u64) -> io::Result<Self> {
         const WORDS: usize = FIRST_SLOT + SETS * SET_WORDS;
         Ok(Self {
