@@ -9,7 +9,7 @@ LABELLED := $(or $(STRATA_DATA),../shared/data)/labelled
 DEMO := target/demo
 
 # Peers that tests and benchmarks compare with, as Debian packages.
-PEERS := age bzip2 curl ethtool jq nfdump openssl tshark tcpdump libpcap-dev wireshark-common strace libibverbs-dev systemd \
+PEERS := age bzip2 lz4 curl ethtool jq nfdump openssl tshark tcpdump libpcap-dev wireshark-common strace libibverbs-dev systemd \
     python3-cryptography xz-utils libdpdk-dev gcc pkg-config
 # What the page is built with, and the browser of its tests.
 CHROMIUM = $(shell for one in $(STRATA_CHROMIUM) chromium chromium-browser; do command -v $$one && break; done)
@@ -223,7 +223,7 @@ tools:
 	    apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $(PAGE_PEERS) >/dev/null; \
 	else echo "missing for the page and its tests; on Debian: apt-get install $(PAGE_PEERS)"; fi
 	@missing=; \
-	for tool in age bzip2 curl ethtool gcc jq nfpcapd openssl pkg-config tshark tcpdump capinfos strace systemd-analyze xz; do command -v $$tool >/dev/null || missing="$$missing $$tool"; done; \
+	for tool in age bzip2 curl ethtool gcc jq lz4 nfpcapd openssl pkg-config tshark tcpdump capinfos strace systemd-analyze xz; do command -v $$tool >/dev/null || missing="$$missing $$tool"; done; \
 	[ -e /usr/include/pcap/pcap.h ] || missing="$$missing libpcap-dev"; \
 	python3 -c 'import cryptography' 2>/dev/null || missing="$$missing python3-cryptography"; \
 	[ -e /usr/include/infiniband/verbs.h ] || missing="$$missing libibverbs-dev"; \

@@ -57,6 +57,9 @@ fuzz_target!(|bytes: &[u8]| {
                 .http_status
                 .is_none_or(|code| (100..1_000).contains(&code))
         );
+        if let Some(list) = details.smb_shares.list() {
+            assert!(list.chars().count() < 16 * 520 && !list.contains(char::is_control));
+        }
         assert!(
             details
                 .modbus_functions

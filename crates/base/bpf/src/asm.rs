@@ -118,6 +118,9 @@ const DOUBLE_IMM: u8 = 0x18;
 const CALL: u8 = 0x85;
 const EXIT: u8 = 0x95;
 const JUMP: u8 = 0x05;
+/// Atomic operations (RFC 9669 section 5.3): with the bit that fetches the earlier value.
+const EXCHANGE: i32 = 0xe1;
+const COMPARE_EXCHANGE: i32 = 0xf1;
 /// Byte swap to and from network order.
 const TO_BIG_ENDIAN: u8 = 0xdc;
 
@@ -245,8 +248,22 @@ impl Assembler {
 
     /// `*(base + offset) += src`, 64 bits, atomically for all CPUs.
     pub fn atomic_add(&mut self, base: Reg, offset: i16, src: Reg) {
+        self.atomic(base, offset, src, 0);
+    }
+
+    /// `src = *(base + offset)` and `*(base + offset) = src` at once, 64 bits, with a barrier.
+    pub fn atomic_exchange(&mut self, base: Reg, offset: i16, src: Reg) {
+        self.atomic(base, offset, src, EXCHANGE);
+    }
+
+    /// `*(base + offset) = src` if it is `R0`, at once, 64 bits, with a barrier; `R0` is what it was.
+    pub fn atomic_compare_exchange(&mut self, base: Reg, offset: i16, src: Reg) {
+        self.atomic(base, offset, src, COMPARE_EXCHANGE);
+    }
+
+    fn atomic(&mut self, base: Reg, offset: i16, src: Reg, operation: i32) {
         let code = class::STX | mode::ATOMIC | Width::Double as u8;
-        self.push(code, base as u8, src as u8, offset, 0);
+        self.push(code, base as u8, src as u8, offset, operation);
     }
 
     /// `R0` = the packet's bytes at `offset`, in host order. `R6` must hold the socket buffer; a
@@ -409,6 +426,8 @@ mod tests {
         asm.store(Width::Double, Reg::R10, -8, Reg::R1);
         asm.store(Width::Word, Reg::R10, -12, 7);
         asm.atomic_add(Reg::R2, 8, Reg::R1);
+        asm.atomic_exchange(Reg::R2, 8, Reg::R1);
+        asm.atomic_compare_exchange(Reg::R2, 8, Reg::R1);
         asm.load_packet(Width::Half, 12);
         asm.network_order(Reg::R5, 16);
         asm.set_u64(Reg::R7, 0x1122_3344_8566_7788);
@@ -423,6 +442,8 @@ mod tests {
             0x0000_0000_fff8_1a7b,
             0x0000_0007_fff4_0a62,
             0x0000_0000_0008_12db,
+            0x0000_00e1_0008_12db,
+            0x0000_00f1_0008_12db,
             0x0000_000c_0000_0028,
             0x0000_0010_0000_05dc,
             0x8566_7788_0000_0718,

@@ -5,8 +5,8 @@
 //!   kernel.
 //! - [`Program`], [`Shared`], [`Array`], [`SocketMap`]: what bpf(2) loads and creates (in `sys`).
 //!
-//! Used by `filter`, which writes capture filters with the assembler, and by `capture`, which loads
-//! them. Uses `sys` only.
+//! Used by `filter`, which writes capture filters with the assembler, by `capture`, which loads
+//! them, and by `processes`. Uses `sys` only.
 //!
 //! ```
 //! use strata_bpf::{Assembler, Reg};
@@ -25,5 +25,5 @@ mod asm;
 
 pub use asm::{Alu, Assembler, Condition, Label, Operand, Reg, TooLarge, Width};
 pub use strata_sys::bpf::{
-    Array, LoadError, Program, ProgramKind, Shared, SocketMap, TestRun, run_time_stats,
+    Array, CgroupHook, LoadError, Program, ProgramKind, Shared, SocketMap, TestRun, run_time_stats,
 };

@@ -4,6 +4,8 @@
 //! ([`Shared`]) or copied ([`Array`]).
 #![allow(unsafe_code)]
 
+mod cgroup;
+
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
@@ -12,6 +14,7 @@ use std::time::Duration;
 
 use crate::memory::mapping::Mapping;
 use crate::memory::shared::SharedMemory;
+pub use cgroup::CgroupHook;
 
 /// Commands, types and flags (linux/bpf.h).
 mod uapi {
@@ -43,6 +46,10 @@ pub enum ProgramKind {
     Classifier = 3,
     /// The driver's receive path.
     Xdp = 6,
+    /// Packets of the sockets of a cgroup: see [`Program::attach_cgroup`].
+    CgroupPacket = 8,
+    /// New sockets of a cgroup.
+    CgroupSocket = 9,
 }
 
 /// Why the kernel refused a program.
@@ -415,9 +422,7 @@ impl Array {
     pub fn number(&self) -> i32 {
         self.fd.as_raw_fd()
     }
-}
 
-impl Array {
     /// The first `len` bytes of its values, which programs may read and write concurrently.
     ///
     /// # Errors

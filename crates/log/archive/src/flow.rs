@@ -1,6 +1,7 @@
 //! A flow while its run is collected, and its counters.
 
 pub(crate) mod index;
+mod processes;
 
 use std::collections::BTreeMap;
 
@@ -13,6 +14,7 @@ use strata_wire::transport::tcp_flag;
 use strata_wire::{AddressFamily, Endpoint, FlowKey, FlowShare, Headers, ethernet, ip_addr};
 
 use crate::header::predict::Direction;
+pub(crate) use processes::Processes;
 
 /// A flow while its run is collected.
 #[derive(Clone, Debug)]
@@ -25,6 +27,7 @@ pub(crate) struct Flow {
     pub(crate) hides_addresses: bool,
     pub(crate) stats: Stats,
     pub(crate) names: Names,
+    pub(crate) processes: Processes,
     /// Code of the last link header and TCP options, by direction.
     pub(crate) last_codes: [[u32; 2]; 2],
     /// Type and code of the first packet, for ICMP.
@@ -137,6 +140,7 @@ impl Flow {
                 ..Stats::default()
             },
             names: Names::default(),
+            processes: Processes::default(),
             last_codes: [[u32::MAX; 2]; 2],
             icmp: None,
             end_reason: None,

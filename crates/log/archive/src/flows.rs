@@ -397,6 +397,33 @@ strata_tables::columns! {
             Spec::new("tls_ja4", Kind::Text, Dictionary, "as `tls_ja3`, by JA4"),
             TextOrNull(|row| row.name(|names| &names.ja4)),
         ),
+        TlsVersion: column(
+            Spec::new(
+                "tls_version",
+                Kind::Text,
+                Dictionary,
+                "version that the server of TLS or DTLS chose, such as `TLS 1.3`; files of earlier versions lack it",
+            ),
+            TextOrNull(|row| row.flow.names.chosen.map(|chosen| ByteArray::from(chosen.version_text().as_str()))),
+        ),
+        TlsCipher: column(
+            Spec::new(
+                "tls_cipher",
+                Int32,
+                Dictionary,
+                "cipher suite that it chose, as in 4865 for TLS_AES_128_GCM_SHA256 (IANA, TLS Cipher Suites); files of earlier versions lack it",
+            ),
+            IntOrNull(|row| row.flow.names.chosen.map(|chosen| chosen.cipher.into())),
+        ),
+        QuicVersion: column(
+            Spec::new(
+                "quic_version",
+                Kind::Text,
+                Dictionary,
+                "version of QUIC of the first Initial packet of the client, as in `0x00000001`; files of earlier versions lack it",
+            ),
+            TextOrNull(|row| row.flow.names.quic.map(|version| ByteArray::from(format!("{version:#010x}").as_str()))),
+        ),
         HttpHost: column(
             Spec::new("http_host", Kind::Text, Dictionary, "as `dns_name`"),
             TextOrNull(|row| row.name(|names| &names.http)),
@@ -465,6 +492,79 @@ strata_tables::columns! {
             .json(),
             TextOrNull(|row| row.detail(|details| Some(ByteArray::from(details.modbus_functions.list()?.as_str())))),
         ),
+        SmbDialect: column(
+            Spec::new(
+                "smb_dialect",
+                Kind::Text,
+                Dictionary,
+                "dialect of SMB 2 or 3 that the server chose last, such as `3.1.1`; files of earlier versions lack it",
+            ),
+            TextOrNull(|row| row.detail(|details| details.smb_dialect.map(|dialect| ByteArray::from(strata_names::dialect_text(dialect).as_str())))),
+        ),
+        SmbShares: column(
+            Spec::new(
+                "smb_shares",
+                Kind::Text,
+                Dictionary,
+                "paths of shares that the client connected to by SMB 2 or 3, as a JSON list, the first 16 of at most 255 characters each; files of earlier versions lack it",
+            )
+            .json(),
+            TextOrNull(|row| row.detail(|details| details.smb_shares.list().map(|list| ByteArray::from(list.as_str())))),
+        ),
+        SrcProcess: column(
+            Spec::new(
+                "src_process",
+                Kind::Text,
+                Dictionary,
+                "name of the process of `src`, if the recording knew it (`--processes`); files of earlier versions lack it",
+            ),
+            TextOrNull(|row| row.process(row.there(), |process| ByteArray::from(&*process.name))),
+        ),
+        SrcPid: column(
+            Spec::new(
+                "src_pid",
+                Int64,
+                Dictionary,
+                "its number; files of earlier versions lack it",
+            ),
+            IntOrNull(|row| row.process(row.there(), |process| i64::from(process.pid))),
+        ),
+        SrcCgroup: column(
+            Spec::new(
+                "src_cgroup",
+                Kind::Text,
+                Dictionary,
+                "path of its cgroup: a systemd unit, or that of a container; files of earlier versions lack it",
+            ),
+            TextOrNull(|row| row.process(row.there(), |process| ByteArray::from(format!("/{}", process.cgroup).as_str()))),
+        ),
+        DstProcess: column(
+            Spec::new(
+                "dst_process",
+                Kind::Text,
+                Dictionary,
+                "name of the process of `dst`, if the recording knew it (`--processes`); files of earlier versions lack it",
+            ),
+            TextOrNull(|row| row.process(row.back(), |process| ByteArray::from(&*process.name))),
+        ),
+        DstPid: column(
+            Spec::new(
+                "dst_pid",
+                Int64,
+                Dictionary,
+                "its number; files of earlier versions lack it",
+            ),
+            IntOrNull(|row| row.process(row.back(), |process| i64::from(process.pid))),
+        ),
+        DstCgroup: column(
+            Spec::new(
+                "dst_cgroup",
+                Kind::Text,
+                Dictionary,
+                "path of its cgroup: a systemd unit, or that of a container; files of earlier versions lack it",
+            ),
+            TextOrNull(|row| row.process(row.back(), |process| ByteArray::from(format!("/{}", process.cgroup).as_str()))),
+        ),
         HidesAddresses: column(
             Spec::new(
                 "hides_addresses",
@@ -524,6 +624,12 @@ impl FlowColumn {
             Self::ReverseTcpFlags => Self::TcpFlags,
             Self::SshVersion => Self::ReverseSshVersion,
             Self::ReverseSshVersion => Self::SshVersion,
+            Self::SrcProcess => Self::DstProcess,
+            Self::DstProcess => Self::SrcProcess,
+            Self::SrcPid => Self::DstPid,
+            Self::DstPid => Self::SrcPid,
+            Self::SrcCgroup => Self::DstCgroup,
+            Self::DstCgroup => Self::SrcCgroup,
             same => same,
         }
     }

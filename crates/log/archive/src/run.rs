@@ -264,6 +264,7 @@ impl Run {
         stats.tcp_flags[direction] |= u16::from(headers.tcp_flags);
         let place = (number, direction);
         flow.look(&mut self.begun, place, headers, header, payload);
+        flow.processes.look(packet.options, direction);
     }
 
     /// Stores a header: in columns if they yield it again, else as bytes. Returns what has no

@@ -212,14 +212,119 @@ fn modbus_has_a_set_of_functions() {
     );
 }
 
+/// A message of SMB 2 with the header before its body, and where the next one begins.
+fn smb(command: u8, flags: u8, next: u8, body: &[u8]) -> Vec<u8> {
+    let mut message = vec![
+        0xfe, b'S', b'M', b'B', 64, 0, 0, 0, 0, 0, 0, 0, command, 0, 0, 0, flags,
+    ];
+    message.resize(20, 0);
+    message.push(next);
+    message.resize(64, 0);
+    message.extend_from_slice(body);
+    message
+}
+
+fn netbios(messages: &[u8]) -> Vec<u8> {
+    let len = u32::try_from(messages.len()).unwrap().to_be_bytes();
+    [&len[..], messages].concat()
+}
+
+/// A request to connect to a share.
+fn connect(path: &str) -> Vec<u8> {
+    let path: Vec<u8> = path.encode_utf16().flat_map(u16::to_le_bytes).collect();
+    let len = u8::try_from(path.len()).unwrap();
+    [&[9, 0, 0, 0, 72, 0, len, 0], &path[..]].concat()
+}
+
+#[test]
+fn smb_has_the_last_dialect_and_all_shares() {
+    let wildcard = netbios(&smb(0, 1, 0, &[65, 0, 1, 0, 0xff, 2]));
+    let chosen = netbios(&smb(0, 1, 0, &[65, 0, 1, 0, 0x11, 3]));
+    let asked = netbios(&smb(0, 0, 0, &[36, 0, 5, 0, 2, 2]));
+    let mut first = smb(3, 0, 0, &connect(r"\\host\IPC$"));
+    first.resize(first.len().next_multiple_of(8), 0);
+    first[20] = u8::try_from(first.len()).unwrap();
+    let second = smb(3, 0, 0, &connect("\\\\host\\\"\u{1b}ä"));
+    let both = netbios(&[first, second].concat());
+    let cut = &netbios(&smb(3, 0, 0, &connect("cut")))[..70];
+    let payloads = [&wildcard[..], &asked, &chosen, &both, &both, cut];
+    let details = details(true, 445, &payloads);
+    assert_eq!(details.smb_dialect, Some(0x0311));
+    let list = r#"["\\\\host\\IPC$","\\\\host\\\".ä"]"#;
+    assert_eq!(details.smb_shares.list().as_deref(), Some(list));
+    assert_eq!(found(true, 446, &[&chosen]), Names::default());
+    let mut endless = smb(0, 1, 0, &[65, 0, 1, 0, 0x11, 3]);
+    endless[20] = 1;
+    assert_eq!(
+        self::details(true, 139, &[&netbios(&endless)]).smb_dialect,
+        Some(0x0311)
+    );
+    for (dialect, text) in [
+        (0x0202, "2.0.2"),
+        (0x0210, "2.1"),
+        (0x0300, "3.0"),
+        (0x0302, "3.0.2"),
+        (0x0311, "3.1.1"),
+        (0x02ff, "2.???"),
+    ] {
+        assert_eq!(dialect_text(dialect), text);
+    }
+}
+
+#[test]
+fn servers_of_tls_and_dtls_have_version_and_cipher() {
+    let hello = |version: [u8; 2], extensions: &[u8]| {
+        let mut hello = version.to_vec();
+        hello.extend([7; 32]);
+        hello.extend([0, 0x13, 1, 0]);
+        if !extensions.is_empty() {
+            hello.extend([0, u8::try_from(extensions.len()).unwrap()]);
+            hello.extend_from_slice(extensions);
+        }
+        hello
+    };
+    let tls = |hello: &[u8]| {
+        let len = u8::try_from(hello.len()).unwrap();
+        [&[0x16, 3, 3, 0, len + 4, 2, 0, 0, len], hello].concat()
+    };
+    for (hello, text) in [
+        (hello([3, 3], &[0, 43, 0, 2, 3, 4]), "TLS 1.3"),
+        (hello([3, 3], &[0, 23, 0, 0]), "TLS 1.2"),
+        (hello([3, 1], &[]), "TLS 1.0"),
+        (hello([3, 0], &[]), "SSL 3.0"),
+        (hello([9, 9], &[]), "0x0909"),
+    ] {
+        let chosen = found(true, 443, &[&tls(&hello)]).chosen.unwrap();
+        assert_eq!(
+            (chosen.version_text().as_str(), chosen.cipher),
+            (text, 0x1301)
+        );
+        let cut = &tls(&hello)[..hello.len() + 8];
+        assert_eq!(found(true, 443, &[cut]).chosen, None);
+    }
+    let hello = hello([0xfe, 0xfd], &[]);
+    let len = u8::try_from(hello.len()).unwrap();
+    let record = [
+        &[0x16, 0xfe, 0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, len + 12][..],
+        &[2, 0, 0, len, 0, 0, 0, 0, 0, 0, 0, len],
+        &hello,
+    ];
+    let chosen = found(false, 4_433, &[&record.concat()]).chosen.unwrap();
+    assert_eq!(
+        (chosen.version_text().as_str(), chosen.cipher),
+        ("DTLS 1.2", 0x1301)
+    );
+}
+
 proptest! {
     #[test]
     fn any_bytes_give_bounded_texts(
         bytes in proptest::collection::vec(any::<u8>(), 0..600),
-        port in prop_oneof![Just(53), Just(502), Just(80)],
+        port in prop_oneof![Just(53), Just(502), Just(80), Just(445)],
         begin in prop_oneof![
             Just(&b""[..]), Just(&b"GET "[..]), Just(&b"HTTP/1.1 "[..]), Just(&b"SSH-"[..]),
             Just(&b"\0\0\x81\x80\0\x01\0\xff\0\0\0\0"[..]),
+            Just(&b"\0\0\x01\0\xfeSMB@\0\0\0\0\0\0\0\x03\0\0\0\0\0\0\0"[..]),
         ],
         is_tcp in any::<bool>(),
     ) {

@@ -64,26 +64,9 @@ impl Hello {
 
     /// From a datagram of DTLS. `None` if it begins otherwise, or with a part of a client hello.
     pub(crate) fn of_datagram(datagram: &[u8]) -> Option<Self> {
-        let mut datagram = Bytes(datagram);
-        if datagram.byte()? != HANDSHAKE {
-            return None;
-        }
-        let version = datagram.word()?;
-        if version >> 8 != 0xfe && version != DTLS_BEFORE_STANDARD {
-            return None;
-        }
-        datagram.take(EPOCH_AND_NUMBER_LEN)?;
-        let mut record = Bytes(datagram.long()?);
-        if record.byte()? != CLIENT_HELLO {
-            return None;
-        }
-        let len = record.len24()?;
-        let _number = record.word()?;
-        if (record.len24()?, record.len24()?) != (0, len) {
-            return None;
-        }
+        let body = handshake_of_datagram(datagram, CLIENT_HELLO)?;
         let mut hello = Self::default();
-        hello.whole = hello.read(Bytes(record.take(len)?), true).is_some();
+        hello.whole = hello.read(Bytes(body), true).is_some();
         Some(hello)
     }
 
@@ -145,6 +128,29 @@ impl Hello {
         }
         Some(())
     }
+}
+
+/// The body of the message that a datagram of DTLS begins with, if it is of this type and whole.
+pub(crate) fn handshake_of_datagram(datagram: &[u8], kind: u8) -> Option<&[u8]> {
+    let mut datagram = Bytes(datagram);
+    if datagram.byte()? != HANDSHAKE {
+        return None;
+    }
+    let version = datagram.word()?;
+    if version >> 8 != 0xfe && version != DTLS_BEFORE_STANDARD {
+        return None;
+    }
+    datagram.take(EPOCH_AND_NUMBER_LEN)?;
+    let mut record = Bytes(datagram.long()?);
+    if record.byte()? != kind {
+        return None;
+    }
+    let len = record.len24()?;
+    let _number = record.word()?;
+    if (record.len24()?, record.len24()?) != (0, len) {
+        return None;
+    }
+    record.take(len)
 }
 
 fn words(bytes: &[u8]) -> Vec<u16> {

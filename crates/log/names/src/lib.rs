@@ -10,9 +10,10 @@
 //! http           requests and status lines
 //! ssh            versions of both sides
 //! modbus         function codes
+//! smb            dialects and shares
 //! hello          the client hello of TLS, as far as it is there; its records, in TCP and in DTLS
 //! fingerprint    JA3 and JA4 of a client hello
-//! server         the certificate of a TLS server
+//! server         what a TLS server has chosen, and its certificate
 //! certificate    names in a certificate
 //! quic           the first packets of a QUIC connection, which anyone can decrypt
 //! begun          messages of which a part has come
@@ -35,6 +36,7 @@ mod http;
 mod modbus;
 mod quic;
 mod server;
+mod smb;
 mod ssh;
 #[cfg(test)]
 mod tests;
@@ -43,7 +45,9 @@ pub use begun::Begun;
 use fingerprint::Transport;
 use hello::{HELLO_MAX, Hello};
 pub use modbus::Functions;
+pub use server::Chosen;
 use server::{FLIGHT_MAX, Flight};
+pub use smb::{Shares, dialect_text};
 
 /// Longer names are invalid (RFC 1035 §2.3.4).
 const NAME_MAX: usize = 255;
@@ -71,6 +75,10 @@ pub struct Names {
     pub ja3: Option<Box<str>>,
     /// The client's fingerprint by JA4: 36 characters.
     pub ja4: Option<Box<str>>,
+    /// What the server of TLS or DTLS has chosen, if its hello was there.
+    pub chosen: Option<Chosen>,
+    /// The version of QUIC of the client's first Initial packet that could be decrypted.
+    pub quic: Option<u32>,
     /// The host of an HTTP request.
     pub http: Option<Box<str>>,
     /// More of these protocols; `None` where there is nothing.
@@ -103,6 +111,10 @@ pub struct Details {
     pub ssh_version: [Option<Box<str>>; 2],
     /// Function codes of all Modbus messages, as far as they were there.
     pub modbus_functions: Functions,
+    /// The dialect of SMB 2 or 3 in the last response to a negotiation.
+    pub smb_dialect: Option<u16>,
+    /// Paths of shares that the client connects to by SMB 2 or 3.
+    pub smb_shares: Shares,
     /// Payloads of DNS that were looked into, from the one with a name on.
     dns_looks: u8,
 }
@@ -133,6 +145,9 @@ impl Names {
             let message = if is_tcp { bytes.get(2..) } else { Some(bytes) };
             self.look_at_dns(message);
             return;
+        }
+        if let (false, Some(0x16), None) = (is_tcp, bytes.first(), self.chosen) {
+            self.chosen = Chosen::of_datagram(bytes);
         }
         match (is_tcp, bytes.first()) {
             _ if self.ja4.is_some() => {}
@@ -186,6 +201,13 @@ impl Names {
     /// Requests and responses of HTTP, SSH and Modbus, over TCP.
     fn look_at_request(&mut self, payload: &Payload<'_>) {
         let bytes = payload.bytes;
+        if payload.ports.iter().any(|port| smb::PORTS.contains(port))
+            && let Some(found) = smb::Found::of(bytes)
+        {
+            let details = self.details.get_or_insert_default();
+            found.into(&mut details.smb_dialect, &mut details.smb_shares);
+            return;
+        }
         let functions = match payload.ports.contains(&modbus::PORT) {
             true => Functions::of(bytes),
             false => Functions::default(),
@@ -251,8 +273,12 @@ impl Names {
 
     fn initial(&mut self, begun: &mut Begun, payload: &Payload<'_>) {
         if self.is_looking() {
-            let connection = begun.connection(payload.flow, self.looks == 1);
-            if let Some(hello) = connection.and_then(|connection| connection.hello(payload.bytes)) {
+            let Some(connection) = begun.connection(payload.flow, self.looks == 1) else {
+                return;
+            };
+            let hello = connection.hello(payload.bytes);
+            self.quic = self.quic.or(connection.version());
+            if let Some(hello) = hello {
                 self.found(&hello, Transport::Quic);
             }
         }
@@ -261,15 +287,18 @@ impl Names {
     /// The first payloads of a TLS server.
     fn look_for_certificate(&mut self, begun: &mut Begun, payload: &Payload<'_>) {
         let is_first = self.server_looks == 0;
-        let flight = match (is_first, payload.bytes.first()) {
-            (true, Some(&first)) if Flight::may_begin(first) => Flight::of_records(payload.bytes),
+        let records = match (is_first, payload.bytes.first()) {
+            (true, Some(&first)) if Flight::may_begin(first) => Some(payload.bytes),
             (false, _) if self.server_looks < SERVER_LOOKS_MAX => {
                 self.server_looks = self.server_looks.saturating_add(1);
-                let bytes = begun.stream(payload);
-                bytes.map_or(Flight::Unfinished, Flight::of_records)
+                begun.stream(payload)
             }
             _ => return,
         };
+        if let (None, Some(records)) = (self.chosen, records) {
+            self.chosen = Chosen::of_records(records);
+        }
+        let flight = records.map_or(Flight::Unfinished, Flight::of_records);
         match flight {
             Flight::Certificate(der) => {
                 self.certificate = certificate::names(&der);

@@ -93,6 +93,8 @@ pub(crate) fn may_be_initial(first: u8) -> bool {
 #[derive(Debug, Default)]
 pub(crate) struct Connection {
     keys: Option<Keys>,
+    /// Of the first packet that could be decrypted.
+    version: Option<u32>,
     /// Parts of the client hello by their place.
     parts: BTreeMap<usize, Vec<u8>>,
     /// Bytes of parts that have come: twice [`HELLO_MAX`] at most, since some may have come twice.
@@ -100,6 +102,11 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
+    /// The version of the client's first packet that could be decrypted.
+    pub(crate) fn version(&self) -> Option<u32> {
+        self.version
+    }
+
     /// The client hello, as far as it is there, after one more datagram; `None` if it is of no use.
     pub(crate) fn hello(&mut self, datagram: &[u8]) -> Option<Hello> {
         let mut left = Bytes(datagram);
@@ -153,6 +160,7 @@ impl Connection {
         let keys = Keys::of(version, destination)?;
         let frames = keys.open(header, protected)?;
         self.keys = Some(keys);
+        self.version = self.version.or(Some(number));
         (self.parts, self.taken) = (BTreeMap::new(), 0);
         Some(frames)
     }

@@ -338,6 +338,7 @@ fn metered<'a>(packet: &LoggedPacket<'a>) -> MeteredPacket<'a> {
         captured_len: packet.captured_len,
         header_len: packet.header_len,
         data: packet.data,
+        options: packet.options,
         class: packet.class,
         score: score.map(|score| (score * 65_535.0).round() as u16),
         share: FlowShare::of(packet.flow_share),

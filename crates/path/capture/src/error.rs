@@ -97,7 +97,7 @@ pub enum CaptureError {
     },
     /// The first bytes are not those of a supported format.
     #[error(
-        "{place}: {found}; strata reads pcap and pcapng, plain or compressed with gzip, zstd, xz or bzip2: {advice}"
+        "{place}: {found}; strata reads pcap and pcapng, plain or compressed with gzip, zstd, xz, bzip2 or lz4: {advice}"
     )]
     UnknownFormat {
         /// Byte 0.

@@ -1,7 +1,7 @@
 //! Where packets come from, and the files they are exported to.
 //!
 //! [`live`] captures network interfaces. [`Input`] reads capture files: one or
-//! many of them, pcap or pcapng, plain, gzip, zstd, xz or bzip2, from a path or from
+//! many of them, pcap or pcapng, plain, gzip, zstd, xz, bzip2 or lz4, from a path or from
 //! standard input. It hands out [`Batch`]es of packets in time order with what the files say about
 //! themselves ([`Meta`](strata_wire::Meta)) in between. [`PcapNgWriter`] and [`PcapWriter`] write
 //! such a sequence to a file.

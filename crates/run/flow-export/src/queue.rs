@@ -53,6 +53,7 @@ impl Chunk {
             header_len: entry.header_len,
             data: &self.bytes[entry.at as usize..][..entry.len as usize],
             // Not in what is sent.
+            options: &[],
             class: None,
             score: None,
             share: FlowShare::ALL,

@@ -6,6 +6,7 @@ pub(crate) mod sensors;
 pub(crate) mod watchdog;
 
 mod lost;
+pub(crate) mod processes;
 mod run;
 mod worker;
 
@@ -25,8 +26,9 @@ use strata_control::api::Server;
 use strata_control::{Controller, NetworkObserved, ReceiveStatus};
 use strata_filter::Filter;
 use strata_flow_export::Sending;
+use strata_processes::Processes;
 use strata_role::sandbox::give_up;
-use strata_role::{Handle, Notice};
+use strata_role::{Handle, Notice, RoleError};
 use strata_sandbox::{SocketFile, User};
 
 use crate::beside::eve::EveReader;
@@ -98,6 +100,7 @@ struct Opened {
     filter: Option<Filter>,
     socket: Option<SocketFile>,
     eve: Option<EveReader>,
+    processes: Option<Processes>,
 }
 
 impl Opened {
@@ -108,6 +111,19 @@ impl Opened {
         let user = spec.sandbox.as_ref().and_then(|s| s.user.as_deref());
         let owner = destination.owner(user.map(User::named).transpose()?);
         let eve = setup.spec.triggers.open(false, &owner)?;
+        let processes = spec.processes.then(Processes::open).transpose();
+        let processes =
+            processes.map_err(|error| RoleError::Refused(format!("--processes: {error}")))?;
+        if let Some(refused) = processes
+            .as_ref()
+            .map(Processes::refused)
+            .filter(|&count| count > 0)
+        {
+            tell(&Notice::warning(format!(
+                "--processes: the sockets of {refused} processes may not be looked at, so their packets have no process \
+                 until they create others: CAP_SYS_PTRACE is needed"
+            )));
+        }
         let (lives, opener) = open(setup, spec, workers)?;
         let before = DropCounts::now(setup.spec.interface_names());
         let mut cpus = ReceiveCpus::default();
@@ -147,6 +163,7 @@ impl Opened {
             filter,
             socket,
             eve,
+            processes,
         })
     }
 }
@@ -202,7 +219,10 @@ pub(crate) fn start(
         .zip(opened.lives)
         .zip(&spec.cores)
         .enumerate()
-        .map(|(number, ((worker, live), core))| Running::spawn(number, worker, live, *core, setup))
+        .map(|(number, ((worker, live), core))| {
+            let processes = opened.processes.clone();
+            Running::spawn(number, worker, live, *core, processes, setup)
+        })
         .collect::<Result<Vec<Running>>>()?;
     let gauges = running
         .iter()
@@ -241,6 +261,7 @@ pub(crate) fn start(
         _sensors: sensors,
         _server: server,
         eve: opened.eve,
+        processes: opened.processes,
         _opener: opened.opener,
         _new: new,
     };
@@ -300,6 +321,8 @@ struct Supervisor {
     _sensors: Sensors,
     _server: Option<Server>,
     eve: Option<EveReader>,
+    /// Ends after the workers.
+    processes: Option<Processes>,
     /// Outlives the workers.
     _opener: Option<SocketOpener>,
     _new: Option<NewDirectory>,
@@ -323,10 +346,19 @@ impl Supervisor {
         let warnings = lost.iter().map(lost::text).collect();
         let outcomes: Result<Vec<_>> = self.running.into_iter().map(Running::join).collect();
         drop((self.reports, self.flows));
+        let outcomes = outcomes?;
+        if let Some(processes) = &self.processes {
+            let notice = Notice::from(RecordNotice::Processes(
+                processes::sum(outcomes.iter().filter_map(|outcome| outcome.processes)),
+                processes.forgotten(),
+            ));
+            (self.setup.tell)(&notice);
+            self.told.push(notice.text);
+        }
         let told = self.told.into_lines();
         finish(
             self.recording,
-            outcomes?,
+            outcomes,
             told,
             warnings,
             self.started,

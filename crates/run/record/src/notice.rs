@@ -14,6 +14,7 @@ use strata_store::DiskReport;
 use strata_wire::{Printable, count_of, grouped};
 
 use crate::error::RecordError;
+use crate::live::processes::ProcessCounts;
 
 /// A message to the user of a recording. Displayed as a sentence, in which parts that may come from
 /// outside are made printable.
@@ -67,6 +68,8 @@ pub(crate) enum RecordNotice {
     NotEve(String),
     /// What was read of `--eve`, all in all.
     Eve(EveCounts),
+    /// Packets of TCP and UDP by what is known of their processes; sockets and connections that were forgotten.
+    Processes(ProcessCounts, u64),
     /// The model's drift cannot be written: the disk is full.
     DriftNotWritten(PathBuf, std::io::Error),
 }
@@ -115,6 +118,7 @@ impl RecordNotice {
             Self::Relay(_) => "relay",
             Self::NotEve(_) => "not-eve",
             Self::Eve(_) => "eve",
+            Self::Processes(..) => "processes",
             Self::DriftNotWritten(..) => "drift-not-written",
         }
     }
@@ -250,6 +254,14 @@ impl fmt::Display for RecordNotice {
                 write!(f, "--eve: a line is not an event of Suricata: {problem}")
             }
             Self::Eve(counts) => write!(f, "--eve: {counts}"),
+            Self::Processes(ProcessCounts { known, unknown }, forgotten) => write!(
+                f,
+                "--processes: {} packets have a process, {} packets of TCP and UDP have none; {} sockets and connections \
+                 were forgotten or not noted",
+                grouped(*known),
+                grouped(*unknown),
+                grouped(*forgotten)
+            ),
             Self::DriftNotWritten(path, error) => write!(
                 f,
                 "the fit of the model is not recorded: {}: {error}",

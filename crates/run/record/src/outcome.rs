@@ -13,6 +13,7 @@ use strata_store::{Disk as _, ENDED_EARLY, RealDisk, drift_name, seal_drift};
 use strata_wire::{DropReason, LinkType, Summed as _};
 
 use crate::error::{At as _, RecordError, Result};
+use crate::live::processes::ProcessCounts;
 use crate::notice::RecordNotice;
 use crate::setup::Setup;
 use crate::setup::destination::{Closed, Recording};
@@ -46,6 +47,8 @@ pub(crate) struct WorkerOutcome {
     drift: Option<Drift>,
     filter_problems: Vec<(LinkType, String)>,
     filter_fits_nowhere: Option<String>,
+    /// Packets by what is known of their processes, if the recording notes them.
+    pub(crate) processes: Option<ProcessCounts>,
     ran: Result<()>,
 }
 
@@ -56,6 +59,7 @@ impl WorkerOutcome {
             drift: worker.classifier().drift().cloned(),
             filter_problems: worker.filter_problems(),
             filter_fits_nowhere: worker.filter_fits_nowhere(),
+            processes: None,
             ran,
         }
     }

@@ -112,6 +112,8 @@ pub struct InterfaceSpec {
     pub capture: LiveOptions,
     /// One worker for each of these: the CPU that it is pinned to, if any. At least one.
     pub cores: Vec<Option<usize>>,
+    /// Whether packets have the processes of this host that send and receive them, as comments.
+    pub processes: bool,
     /// Cores that the process may use; without it, what the configuration file says.
     pub cpu_budget: Option<f64>,
     /// Whether it uses less than that while its CPUs are short for others.

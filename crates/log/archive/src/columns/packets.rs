@@ -606,7 +606,7 @@ columns! {
                 "packet_options",
                 Bytes,
                 Dictionary,
-                "of a pcapng input, little-endian",
+                "of a pcapng input, little-endian; comments with processes (`--processes`)",
             )
             .or_null(),
             |f, c| f.extra(c, |extra| extra.packet_options.clone()),

@@ -73,6 +73,8 @@ pub struct MeteredPacket<'a> {
     pub header_len: u16,
     /// The bytes kept.
     pub data: &'a [u8],
+    /// Its options, of which comments may name processes.
+    pub options: &'a [u8],
     /// Name of its class; `None` if it has none.
     pub class: Option<&'a str>,
     /// The class's share of the trees, in 65,535ths; `None` if they did not decide.
@@ -401,6 +403,7 @@ impl Metering {
         flow.stats.score_max = flow.stats.score_max.max(packet.score);
         flow.stats.tcp_flags[direction] |= u16::from(headers.tcp_flags);
         flow.icmp = flow.icmp.or_else(|| icmp(headers, packet.data));
+        flow.processes.look(packet.options, direction);
         let place = (place, direction);
         if let Some(begun) = &mut self.begun {
             flow.look(begun, place, headers, header, payload);

@@ -2,6 +2,7 @@
 
 use parquet::data_type::ByteArray;
 use strata_names::{Details, Names};
+use strata_processes::Process;
 use strata_wire::AddressFamily;
 
 use crate::columns::addresses::Addresses;
@@ -74,6 +75,15 @@ impl FlowRow<'_> {
 
     pub(super) fn name(&self, which: fn(&Names) -> &Option<Box<str>>) -> Option<ByteArray> {
         which(&self.flow.names).as_deref().map(ByteArray::from)
+    }
+
+    /// What is known of the process of the end that sends packets in a direction.
+    pub(super) fn process<T>(
+        &self,
+        direction: usize,
+        which: impl FnOnce(&Process) -> T,
+    ) -> Option<T> {
+        self.flow.processes.of(direction).map(which)
     }
 
     /// A detail of requests and responses, if there are any.

@@ -16,7 +16,6 @@ mod pcapng;
 mod shift;
 mod time;
 mod window;
-mod xz;
 
 use std::io::{self, Read};
 use std::panic::{self, AssertUnwindSafe};

@@ -1,5 +1,8 @@
 //! From a path to a recognised format.
 
+mod lz4;
+mod xz;
+
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{self, BufRead, Cursor, ErrorKind, Read, Seek};
 use std::os::fd::AsFd;
@@ -20,8 +23,9 @@ use super::Notes;
 use super::pcap::Pcap;
 use super::pcapng::Section;
 use super::window::{Fetched, Window};
-use super::xz::Xz;
 use crate::error::CaptureError;
+use lz4::Lz4;
+use xz::Xz;
 
 /// What a source reads.
 pub(super) enum Format {
@@ -85,6 +89,10 @@ pub(super) fn open(path: &Path, stop: Option<&Arc<AtomicBool>>) -> Result<Opened
         }
         Some(Compression::Bzip2) => {
             let decoder = MultiBzDecoder::new(Buffered::new(whole));
+            Box::new(Careful::new(decoder, may_wait))
+        }
+        Some(Compression::Lz4) => {
+            let decoder = Lz4::new(Buffered::new(whole));
             Box::new(Careful::new(decoder, may_wait))
         }
         Some(Compression::Zstd) => {
@@ -338,16 +346,18 @@ enum Compression {
     Zstd,
     Xz,
     Bzip2,
+    Lz4,
 }
 
 impl Compression {
-    /// RFC 1952 section 2.3.1; RFC 8878 sections 3.1.1 and 3.1.2; the .xz file format, section 2.1.1.1. bzip2 has no
-    /// specification but its program: `BZh` and the size of blocks.
+    /// RFC 1952 section 2.3.1; RFC 8878 sections 3.1.1 and 3.1.2; the .xz file format, section 2.1.1.1; LZ4 Frame Format
+    /// Description. bzip2 has no specification but its program: `BZh` and the size of blocks.
     fn by_magic(start: &[u8]) -> Option<Self> {
         match start {
             [0x1f, 0x8b, ..] => Some(Self::Gzip),
             [0xfd, b'7', b'z', b'X'] => Some(Self::Xz),
             [b'B', b'Z', b'h', b'1'..=b'9'] => Some(Self::Bzip2),
+            start if start == lz4::MAGIC => Some(Self::Lz4),
             [0x28, 0xb5, 0x2f, 0xfd] | [0x50..=0x5f, 0x2a, 0x4d, 0x18] => Some(Self::Zstd),
             _ => None,
         }
@@ -487,7 +497,11 @@ const UNSUPPORTED: &[(&[u8], &str, &str)] = &[
         "this is an IXIA software capture",
         CONVERT,
     ),
-    (b"\x04\x22\x4d\x18", "this is an lz4 file", UNPACK),
+    (
+        b"\x02\x21\x4c\x18",
+        "this is an lz4 file of the legacy format",
+        UNPACK,
+    ),
     (b"PK\x03\x04", "this is a zip archive", UNPACK),
     (
         b"PAR1",

@@ -27,11 +27,21 @@ pub(crate) fn zstd(bytes: &[u8]) -> Vec<u8> {
     encoder.finish().unwrap()
 }
 
-/// What `xz` or `bzip2` makes of bytes, in small blocks: of one that is cut, bzip2 can read nothing.
+/// What `xz`, `bzip2` or `lz4` makes of bytes, in small blocks: of one that is cut, bzip2 and lz4 can read nothing.
 pub(crate) fn packed_by(program: &str, bytes: &[u8]) -> Vec<u8> {
+    let options: &[&str] = match program {
+        // In blocks of 64 KiB.
+        "lz4" => &["-q", "-1", "-B4"],
+        _ => &["-1"],
+    };
+    packed_with(program, options, bytes)
+}
+
+fn packed_with(program: &str, options: &[&str], bytes: &[u8]) -> Vec<u8> {
     let mut command = Command::new(program);
     let mut child = command
-        .args(["-c", "-1"])
+        .arg("-c")
+        .args(options)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()
@@ -66,6 +76,11 @@ fn compressed_files_read_the_same() {
             (
                 "bzip2 streams",
                 [packed_by("bzip2", a), packed_by("bzip2", b)].concat(),
+            ),
+            ("lz4", packed_by("lz4", &bytes)),
+            (
+                "lz4 frames",
+                [packed_by("lz4", a), packed_by("lz4", b)].concat(),
             ),
         ] {
             let unpacked = read(&file(&folder, "compressed", &compressed));
@@ -143,8 +158,8 @@ fn a_compressed_file_that_ends_early() {
         })
         .collect();
     let bytes = pcap_of(&packets);
-    let [xz, bzip2] = ["xz", "bzip2"].map(|program| packed_by(program, &bytes));
-    for whole in [gzip(&bytes), zstd(&bytes), xz, bzip2] {
+    let [xz, bzip2, lz4] = ["xz", "bzip2", "lz4"].map(|program| packed_by(program, &bytes));
+    for whole in [gzip(&bytes), zstd(&bytes), xz, bzip2, lz4] {
         for part in [whole.len() / 2, whole.len() - 1] {
             let cut = read(&file(&folder, "cut", &whole[..part]));
             assert!(cut.error.is_none(), "{:?}", cut.error);
@@ -210,6 +225,76 @@ fn an_xz_stream_that_needs_too_much_memory_is_refused() {
         error.to_string().contains("more than 256 MiB of memory"),
         "{error}"
     );
+}
+
+/// Blocks of all sizes, which refer to earlier ones or not, with and without checksums; and frames that are skipped.
+#[test]
+fn all_frames_of_lz4_are_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let packets: Vec<_> = (0..3000_u64)
+        .map(|index| {
+            // Half of it compresses, and repeats what is far away.
+            let noise = (index % 400).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+            packet(
+                index,
+                0,
+                &[[0; 100], [noise.to_le_bytes()[3]; 100]].concat(),
+            )
+        })
+        .collect();
+    let bytes = pcap_of(&packets);
+    for options in [
+        &["-1"][..],
+        &["-9", "-B4", "-BD"],
+        &["-1", "-B5", "-BX"],
+        &["-1", "-B6", "--no-frame-crc"],
+        &["-12", "-B4", "-BD", "-BX", "--content-size"],
+        &["--fast=1000", "-B7"],
+    ] {
+        let packed = packed_with("lz4", &[&["-q"], options].concat(), &bytes);
+        let reading = read(&file(&folder, "whole.lz4", &packed));
+        assert!(reading.error.is_none(), "{options:?}: {:?}", reading.error);
+        assert!(reading.packets().eq(&packets), "{options:?}");
+        let skipped = [&0x184d_2a53_u32.to_le_bytes()[..], &[3, 0, 0, 0], b"any"].concat();
+        let both = [&packed[..], &skipped, &packed_with("lz4", options, b"")].concat();
+        let reading = read(&file(&folder, "skipped.lz4", &both));
+        assert!(reading.error.is_none() && reading.warnings.is_empty());
+        assert!(reading.packets().eq(&packets), "{options:?}");
+        // Where only a checksum tells of the damage.
+        if !options.contains(&"--no-frame-crc") {
+            let mut damaged = packed.clone();
+            let last = damaged.len() - 1;
+            damaged[last] ^= 1;
+            let reading = read(&file(&folder, "damaged.lz4", &damaged));
+            let error = reading.error.unwrap().to_string();
+            let place = format!("byte {} of the decompressed data", bytes.len());
+            assert!(
+                error.contains("damaged.lz4") && error.contains(&place),
+                "{error}"
+            );
+        }
+    }
+}
+
+/// A file that ends between two blocks is no whole one.
+#[test]
+fn an_lz4_file_that_ends_after_a_block_is_cut() {
+    let folder = tempfile::tempdir().unwrap();
+    let packets = some_packets(600);
+    let packed = packed_with("lz4", &["-1", "-B4", "--no-frame-crc"], &pcap_of(&packets));
+    // The end mark.
+    let (whole, end) = packed.split_at(packed.len() - 4);
+    assert_eq!(end, [0; 4]);
+    let reading = read(&file(&folder, "cut.lz4", whole));
+    assert!(reading.error.is_none() && reading.packets().eq(&packets));
+    let kinds: Vec<_> = reading.warnings.iter().map(|one| one.kind).collect();
+    assert_eq!(kinds, [WarningKind::CompressionTruncated]);
+    let mut of_dictionary = packed;
+    of_dictionary[4] |= 1;
+    let error = read(&file(&folder, "dictionary.lz4", &of_dictionary))
+        .error
+        .unwrap();
+    assert!(error.to_string().contains("needs a dictionary"), "{error}");
 }
 
 #[test]

@@ -17,7 +17,7 @@ fn other_files_are_named() {
         (&b""[..], "empty"),
         (b"snoop\0\0\0\0\0\0\x02", "snoop"),
         (b"GMBU\x00\x02", "Network Monitor"),
-        (b"\x04\x22\x4d\x18", "lz4"),
+        (b"\x02\x21\x4c\x18", "lz4 file of the legacy format"),
         (b"hello", "68 65 6c 6c 6f"),
         (b"\xa1", "a1"),
     ] {

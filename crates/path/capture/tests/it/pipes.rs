@@ -84,6 +84,7 @@ fn what_has_arrived_is_given_before_more_comes() {
         ("zstd", zstd(half), zstd(rest)),
         ("xz", packed_by("xz", half), packed_by("xz", rest)),
         ("bzip2", packed_by("bzip2", half), packed_by("bzip2", rest)),
+        ("lz4", packed_by("lz4", half), packed_by("lz4", rest)),
     ] {
         assert!(first.len().max(second.len()) < PIPE_BYTES);
         let (path, mut pipe) = pipe(&folder, name);
@@ -115,6 +116,7 @@ fn what_has_arrived_is_given_after_a_stop() {
         ("zstd", zstd(&bytes)),
         ("xz", packed_by("xz", &bytes)),
         ("bzip2", packed_by("bzip2", &bytes)),
+        ("lz4", packed_by("lz4", &bytes)),
     ] {
         let part = &whole[..whole.len() / 2];
         let cut = read(&file(&folder, "cut", part));

@@ -17,7 +17,7 @@ type Ends = [(String, u16); 2];
 type Details = BTreeMap<&'static str, String>;
 
 /// The columns that are compared.
-const COLUMNS: [&str; 9] = [
+const COLUMNS: [&str; 14] = [
     "dns_query_type",
     "dns_response_code",
     "dns_answers",
@@ -27,10 +27,15 @@ const COLUMNS: [&str; 9] = [
     "http_status",
     "ssh_version",
     "modbus_functions",
+    "tls_version",
+    "tls_cipher",
+    "quic_version",
+    "smb_dialect",
+    "smb_shares",
 ];
 
 /// The fields of tshark, all values of a frame.
-const FIELDS: [&str; 24] = [
+const FIELDS: [&str; 37] = [
     "ip.src",
     "ipv6.src",
     "ip.dst",
@@ -55,6 +60,19 @@ const FIELDS: [&str; 24] = [
     "tcp.segment",
     "frame.protocols",
     "dns.count.queries",
+    "tls.handshake.type",
+    "tls.handshake.version",
+    "tls.handshake.ciphersuite",
+    "tls.handshake.extensions.supported_version",
+    "dtls.handshake.type",
+    "dtls.handshake.version",
+    "dtls.handshake.ciphersuite",
+    "dtls.handshake.extensions.supported_version",
+    "quic.version",
+    "smb2.cmd",
+    "smb2.flags.response",
+    "smb2.dialect",
+    "smb2.tree",
 ];
 
 /// Captures that tshark reads in another way: an invalid name, an inverse query, Modbus of random bytes, requests of
@@ -75,9 +93,14 @@ const OTHERWISE: [&str; 11] = [
 ];
 
 /// What tshark takes from packets whose flows Strata looks into: DNS at its ports, Modbus at its, all of HTTP/1 and
-/// SSH over TCP, if the message is in one packet and has no fault.
+/// SSH over TCP, hellos of servers of TLS and DTLS, client hellos in QUIC, negotiations and shares of SMB, if the
+/// message is in one packet and has no fault. Not DTLS in CAPWAP, which puts four bytes before it, and not the version of
+/// QUIC that Facebook has made of an early draft.
 const READ: &str = "(((dns or mdns) and (udp.port in {53,5353} or tcp.port in {53,5353})) or (http and tcp) or \
-    (ssh.protocol and tcp) or (modbus and tcp.port == 502)) and not _ws.malformed and not icmp and not icmpv6";
+    (ssh.protocol and tcp) or (modbus and tcp.port == 502) or (tls.handshake.type == 2 and tcp) or \
+    (dtls.handshake.type == 2 and not capwap) or \
+    (quic.version and not quic.version == 0xfaceb001 and tls.handshake.type == 1) or \
+    (smb2.cmd in {0,3} and tcp.port in {139,445})) and not _ws.malformed and not icmp and not icmpv6";
 
 /// The texts of addresses as a list in JSON.
 fn list(addresses: &[String]) -> String {
@@ -125,6 +148,7 @@ struct Known {
     values: Details,
     split: Vec<&'static str>,
     functions: Vec<u8>,
+    shares: Vec<String>,
 }
 
 impl Known {
@@ -196,6 +220,69 @@ impl Known {
         }
     }
 
+    /// What a server of TLS or DTLS has chosen.
+    fn chosen(&mut self, frame: &Frame<'_>) {
+        for (protocol, transport) in [("tls", "tcp"), ("dtls", "udp")] {
+            let field = |name: &str| frame.first(&format!("{protocol}.handshake.{name}"));
+            let has_transport = frame.first(&format!("{transport}.srcport")).is_some();
+            if field("type").as_deref() != Some("2") || !has_transport {
+                continue;
+            }
+            let version = field("extensions.supported_version").or_else(|| field("version"));
+            let version = version.map(|version| match version.as_str() {
+                "0x0300" => "SSL 3.0".to_owned(),
+                "0x0301" => "TLS 1.0".into(),
+                "0x0302" => "TLS 1.1".into(),
+                "0x0303" => "TLS 1.2".into(),
+                "0x0304" => "TLS 1.3".into(),
+                "0xfeff" => "DTLS 1.0".into(),
+                "0xfefd" => "DTLS 1.2".into(),
+                "0xfefc" => "DTLS 1.3".into(),
+                other => other.into(),
+            });
+            self.put(frame, "tls_version", version);
+            let number = |text: String| match text.strip_prefix("0x") {
+                Some(digits) => u16::from_str_radix(digits, 16).unwrap().to_string(),
+                None => text,
+            };
+            self.put(frame, "tls_cipher", field("ciphersuite").map(number));
+        }
+    }
+
+    fn smb(&mut self, frame: &Frame<'_>) {
+        let is_response = |value: String| value == "True" || value == "1";
+        let command = frame.first("smb2.cmd");
+        let response = frame.first("smb2.flags.response").is_some_and(is_response);
+        match (command.as_deref(), response) {
+            (Some("0"), true) => {
+                let dialect = frame.first("smb2.dialect");
+                let dialect = dialect.map(|dialect| match dialect.as_str() {
+                    "0x0202" => "2.0.2".to_owned(),
+                    "0x0210" => "2.1".into(),
+                    "0x02ff" => "2.???".into(),
+                    "0x0300" => "3.0".into(),
+                    "0x0302" => "3.0.2".into(),
+                    "0x0311" => "3.1.1".into(),
+                    other => other.into(),
+                });
+                // The last one.
+                self.values.remove("smb_dialect");
+                self.put(frame, "smb_dialect", dialect);
+            }
+            (Some("3"), false) => {
+                for path in frame.field("smb2.tree") {
+                    if !self.shares.contains(&path) {
+                        self.shares.push(path);
+                    }
+                    if frame.is_split() {
+                        self.split.push("smb_shares");
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+
     fn modbus(&mut self, frame: &Frame<'_>) {
         let codes = frame.field("modbus.func_code").into_iter();
         self.functions
@@ -233,6 +320,14 @@ fn by_tshark(trace: &Path) -> BTreeMap<Ends, Known> {
         known.http(&frame);
         known.ssh(&frame, port);
         known.modbus(&frame);
+        known.chosen(&frame);
+        let has_hello = frame
+            .field("tls.handshake.type")
+            .iter()
+            .any(|kind| kind == "1");
+        let version = frame.first("quic.version").filter(|_| has_hello);
+        known.put(&frame, "quic_version", version);
+        known.smb(&frame);
     }
     for known in flows.values_mut() {
         known.functions.sort_unstable();
@@ -241,6 +336,10 @@ fn by_tshark(trace: &Path) -> BTreeMap<Ends, Known> {
         if !codes.is_empty() {
             let codes = format!("[{}]", codes.join(","));
             known.values.insert("modbus_functions", codes);
+        }
+        if !known.shares.is_empty() {
+            let shares = serde_json::to_string(&known.shares).unwrap();
+            known.values.insert("smb_shares", shares);
         }
         known.values.retain(|_, value| !value.is_empty());
     }
@@ -342,7 +441,12 @@ fn requests_and_responses_are_those_of_tshark() {
     }
     // Each column is compared often enough.
     for column in COLUMNS {
-        let least = if column == "modbus_functions" { 10 } else { 50 };
+        let least = match column {
+            "modbus_functions" => 10,
+            "quic_version" | "smb_dialect" => 10,
+            "smb_shares" => 5,
+            _ => 50,
+        };
         let count = compared.get(column).copied();
         assert!(
             count.is_some_and(|count| count >= least),

@@ -99,6 +99,13 @@ pub(super) struct InterfaceArgs {
     #[arg(long, value_name = "NAMES")]
     bridge_ports: Vec<String>,
 
+    /// Record which process of this host sends and receives each packet of TCP and UDP: its name, its
+    /// PID and its cgroup, whose path identifies the container. They are in a comment of the packet
+    /// and in columns of flows (src_process, dst_process and others). eBPF programs note the process
+    /// of each socket during the recording; each packet of this host then costs about 1 us more.
+    #[arg(long, conflicts_with = "exclusive")]
+    processes: bool,
+
     /// Change to this user after opening the interfaces, as tcpdump does. This user then owns the
     /// log.
     #[arg(
@@ -183,6 +190,7 @@ impl InterfaceArgs {
         Ok(InterfaceSpec {
             capture: self.capture()?,
             cores,
+            processes: self.processes,
             cpu_budget: self.cpu.map(|percent| percent / 100.0),
             gives_way: self.give_way,
             shed: match self.shed {
@@ -206,6 +214,7 @@ impl InterfaceArgs {
             ("--give-way", self.give_way),
             ("--shed", self.shed != ShedArg::Auto),
             ("--early-cut", self.early_cut),
+            ("--processes", self.processes),
             ("--bridge-ports", !self.bridge_ports.is_empty()),
             ("--rings", self.rings != RingsArg::Auto),
         ])?;

@@ -13,10 +13,12 @@ use strata_classify::Drift;
 use strata_control::InterfaceStatus;
 use strata_pipeline::Worker;
 use strata_policy::WorkerCounts;
+use strata_processes::Processes;
 use strata_role::RoleError;
 use strata_sandbox::Role;
 use strata_wire::{Counters, Summed as _};
 
+use super::processes::Annotator;
 use super::run::run_live;
 use crate::error::{At as _, Result};
 use crate::live::sensors::Gauges;
@@ -73,6 +75,7 @@ impl Running {
         mut worker: Worker,
         mut live: Live,
         core: Option<usize>,
+        processes: Option<Processes>,
         setup: &Setup,
     ) -> Result<Self> {
         let status = Arc::new(Status::default());
@@ -87,7 +90,9 @@ impl Running {
             // The kernel counts what it filters for all workers together.
             let mut in_kernel = (number == 0).then(InKernel::default);
             let mut last = Instant::now();
-            let ran = run_live(&mut live, &mut worker, |live, worker| {
+            let mut processes = processes.map(Annotator::new);
+            let annotator = processes.as_mut();
+            let ran = run_live(&mut live, &mut worker, annotator, |live, worker| {
                 shared.steps.fetch_add(1, Ordering::Relaxed);
                 shared.gauges.note(live, worker);
                 if last.elapsed() > SNAPSHOT_EVERY {
@@ -100,7 +105,8 @@ impl Running {
                 ControlFlow::Continue(())
             });
             publish(&shared, &mut live, &mut worker, &mut in_kernel);
-            let outcome = WorkerOutcome::of(&worker, ran);
+            let mut outcome = WorkerOutcome::of(&worker, ran);
+            outcome.processes = processes.map(|processes| processes.counts);
             shared.is_done.store(true, Ordering::Release);
             Ok(outcome)
         };

@@ -40,6 +40,7 @@ fn packet(ts_ns: u64, data: &[u8]) -> MeteredPacket<'_> {
         captured_len: 60,
         header_len: 54,
         data,
+        options: &[],
         class: None,
         score: None,
         share: FlowShare::ALL,

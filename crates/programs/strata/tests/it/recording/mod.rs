@@ -9,6 +9,7 @@ mod exclusive;
 mod live;
 mod loopback;
 mod netns;
+mod processes;
 mod replay;
 mod shed;
 mod twice;
