@@ -403,7 +403,8 @@ strata_tables::columns! {
                 Kind::Text,
                 Dictionary,
                 "version that the server of TLS or DTLS chose, such as `TLS 1.3`; files of earlier versions lack it",
-            ),
+            )
+            .field_id(61),
             TextOrNull(|row| row.flow.names.chosen.map(|chosen| ByteArray::from(chosen.version_text().as_str()))),
         ),
         TlsCipher: column(
@@ -412,7 +413,8 @@ strata_tables::columns! {
                 Int32,
                 Dictionary,
                 "cipher suite that it chose, as in 4865 for TLS_AES_128_GCM_SHA256 (IANA, TLS Cipher Suites); files of earlier versions lack it",
-            ),
+            )
+            .field_id(62),
             IntOrNull(|row| row.flow.names.chosen.map(|chosen| chosen.cipher.into())),
         ),
         QuicVersion: column(
@@ -421,7 +423,8 @@ strata_tables::columns! {
                 Kind::Text,
                 Dictionary,
                 "version of QUIC of the first Initial packet of the client, as in `0x00000001`; files of earlier versions lack it",
-            ),
+            )
+            .field_id(63),
             TextOrNull(|row| row.flow.names.quic.map(|version| ByteArray::from(format!("{version:#010x}").as_str()))),
         ),
         HttpHost: column(
@@ -498,7 +501,8 @@ strata_tables::columns! {
                 Kind::Text,
                 Dictionary,
                 "dialect of SMB 2 or 3 that the server chose last, such as `3.1.1`; files of earlier versions lack it",
-            ),
+            )
+            .field_id(64),
             TextOrNull(|row| row.detail(|details| details.smb_dialect.map(|dialect| ByteArray::from(strata_names::dialect_text(dialect).as_str())))),
         ),
         SmbShares: column(
@@ -508,7 +512,8 @@ strata_tables::columns! {
                 Dictionary,
                 "paths of shares that the client connected to by SMB 2 or 3, as a JSON list, the first 16 of at most 255 characters each; files of earlier versions lack it",
             )
-            .json(),
+            .json()
+            .field_id(65),
             TextOrNull(|row| row.detail(|details| details.smb_shares.list().map(|list| ByteArray::from(list.as_str())))),
         ),
         SrcProcess: column(
@@ -517,7 +522,8 @@ strata_tables::columns! {
                 Kind::Text,
                 Dictionary,
                 "name of the process of `src`, if the recording knew it (`--processes`); files of earlier versions lack it",
-            ),
+            )
+            .field_id(66),
             TextOrNull(|row| row.process(row.there(), |process| ByteArray::from(&*process.name))),
         ),
         SrcPid: column(
@@ -526,7 +532,8 @@ strata_tables::columns! {
                 Int64,
                 Dictionary,
                 "its number; files of earlier versions lack it",
-            ),
+            )
+            .field_id(67),
             IntOrNull(|row| row.process(row.there(), |process| i64::from(process.pid))),
         ),
         SrcCgroup: column(
@@ -535,7 +542,8 @@ strata_tables::columns! {
                 Kind::Text,
                 Dictionary,
                 "path of its cgroup: a systemd unit, or that of a container; files of earlier versions lack it",
-            ),
+            )
+            .field_id(68),
             TextOrNull(|row| row.process(row.there(), |process| ByteArray::from(format!("/{}", process.cgroup).as_str()))),
         ),
         DstProcess: column(
@@ -544,7 +552,8 @@ strata_tables::columns! {
                 Kind::Text,
                 Dictionary,
                 "name of the process of `dst`, if the recording knew it (`--processes`); files of earlier versions lack it",
-            ),
+            )
+            .field_id(69),
             TextOrNull(|row| row.process(row.back(), |process| ByteArray::from(&*process.name))),
         ),
         DstPid: column(
@@ -553,7 +562,8 @@ strata_tables::columns! {
                 Int64,
                 Dictionary,
                 "its number; files of earlier versions lack it",
-            ),
+            )
+            .field_id(70),
             IntOrNull(|row| row.process(row.back(), |process| i64::from(process.pid))),
         ),
         DstCgroup: column(
@@ -562,7 +572,8 @@ strata_tables::columns! {
                 Kind::Text,
                 Dictionary,
                 "path of its cgroup: a systemd unit, or that of a container; files of earlier versions lack it",
-            ),
+            )
+            .field_id(71),
             TextOrNull(|row| row.process(row.back(), |process| ByteArray::from(format!("/{}", process.cgroup).as_str()))),
         ),
         HidesAddresses: column(

@@ -14,7 +14,7 @@ use crate::run::{RUN_PACKETS, Run, u32_of};
 
 // Tables of many logs know a column by its field id, for as long as they exist: a column that is added has an id of its
 // own (`Spec::field_id`). The three ids that follow these are those of `sensor`, `hour` and `retention`, which only
-// Iceberg tables have (`python/strata/lake.py`), so ids of added columns begin at 49 in `packets` and at 61 in `flows`.
+// Iceberg tables have (`python/strata/lake.py`), so ids of added columns begin at 49 in `packets` and at 61 in `flows`; the next free ids are 49 and 72.
 const _: () = assert!(field_ids_by_place(PacketColumn::SPECS) == 45);
 const _: () = assert!(field_ids_by_place(FlowColumn::SPECS) == 57);
 
