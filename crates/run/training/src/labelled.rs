@@ -265,6 +265,20 @@ fn captures(read: &[PathBuf], key: &KeyArgs) -> Result<Captures> {
     Ok(captures)
 }
 
+/// Why labels by frame number cannot belong to these packets, if they cannot.
+fn by_frame_problem(captures: &Captures) -> Option<&'static str> {
+    if captures.has_logs() {
+        return Some(
+            "labels by frame number cannot be used for a log, which may not have every packet: \
+             give rules, flows or alerts",
+        );
+    }
+    // Packets of several captures are merged by time, and numbered in that order.
+    let several = "labels by frame number are for one capture, and several are given: read each \
+                   capture with its own labels, or give rules, flows or alerts";
+    (captures.count() > 1).then_some(several)
+}
+
 /// Calls `each` for every packet that has a flow.
 pub fn read(args: &LabelledArgs, each: impl FnMut(&Seen<'_>) -> Result<()>) -> Result<Read> {
     if !(1e-6..=1e9).contains(&args.time_compression) {
@@ -275,12 +289,10 @@ pub fn read(args: &LabelledArgs, each: impl FnMut(&Seen<'_>) -> Result<()>) -> R
     }
     let mut labels = args.labels.open()?;
     let captures = captures(&args.read, &args.labels.key)?;
-    if captures.has_logs() && labels.as_ref().is_some_and(Labels::are_by_frame) {
-        bail!(
-            "{}: labels by frame number cannot be used for a log, which may not have every \
-             packet: give rules, flows or alerts",
-            args.labels.named()
-        );
+    if labels.as_ref().is_some_and(Labels::are_by_frame) {
+        if let Some(problem) = by_frame_problem(&captures) {
+            bail!("{}: {problem}", args.labels.named());
+        }
     }
     let options = ReadOptions {
         time_compression: args.time_compression,

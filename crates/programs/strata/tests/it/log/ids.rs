@@ -159,9 +159,28 @@ fn alerts_label_their_flows_and_a_log_gives_the_features_of_its_capture() {
     let said = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(1));
     assert!(
-        said.contains("frames.csv: labels by frame number do not fit a log"),
+        said.contains("frames.csv: labels by frame number cannot be used for a log"),
         "{said}"
     );
+    // Nor of two captures, whose packets are numbered as they are merged by time.
+    let [twice, model, decisions] =
+        ["twice.pcap", "model.json", "decisions.parquet"].map(|name| case.path(name));
+    std::fs::copy(&trace, &twice).unwrap();
+    let both = ["-r", &*trace, "-r", &twice, "--labels", &frames];
+    for command in [
+        [&["features"][..], &both].concat(),
+        [&["eval", "--decisions", &decisions][..], &both].concat(),
+        vec!["train", &trace, &twice, "--labels", &frames, "-o", &model],
+    ] {
+        let output = strata(&command);
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{command:?}: {said}");
+        assert!(
+            said.contains("frames.csv: labels by frame number are for one capture"),
+            "{said}"
+        );
+    }
+    succeeds(&["features", "-r", &trace, "--labels", &frames]);
     // Alerts of another network.
     std::fs::write(case.path("other.json"), self::eve().replace("10.", "172.")).unwrap();
     let other = case.path("other.json");
