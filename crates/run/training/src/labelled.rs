@@ -123,12 +123,12 @@ enum AlertClassArg {
 #[derive(Clone, Debug, clap::Args)]
 pub struct LabelArgs {
     /// Read the labels of packets from this file. CSV by frame number (frame, label, optionally
-    /// source; label 0 is benign, 1 is an attack, and any other label is a class of its own); CSV
-    /// of rules (label and any of address, source_address, destination_address, port, source_port,
-    /// destination_port, protocol, from, to; the first match applies); flows of CICFlowMeter (CSV);
-    /// Zeek's conn.log with a label column; or the alerts of an IDS: Suricata's eve.json, Zeek's
-    /// notice.log. Alerts may be in several files, each with --labels; a conn.log among them gives
-    /// the times of the flows in notice.log.
+    /// source; label 0 is benign, 1 is an attack, and any other label is a class of its own; lines
+    /// without a label are not used); CSV of rules (label and any of address, source_address,
+    /// destination_address, port, source_port, destination_port, protocol, from, to; the first
+    /// match applies); flows of CICFlowMeter (CSV); Zeek's conn.log with a label column; or the
+    /// alerts of an IDS: Suricata's eve.json, Zeek's notice.log. Alerts may be in several files,
+    /// each with --labels; a conn.log among them gives the times of the flows in notice.log.
     #[arg(long, value_name = "FILE")]
     labels: Vec<PathBuf>,
 
@@ -355,6 +355,7 @@ fn say_usage(usage: &Usage) {
         entries,
         unmatched,
         near_alert,
+        without_label,
     } = usage;
     let have = if *labelled == 1 { "has" } else { "have" };
     let mut said = format!("{} {have} a label", text::count_of(*labelled, "packet"));
@@ -372,6 +373,10 @@ fn say_usage(usage: &Usage) {
     }
     if *repeated > 0 {
         said += &format!("; {} lines repeat another", grouped(*repeated));
+    }
+    if *without_label > 0 {
+        let lines = text::count_of(*without_label, "line");
+        said += &format!("; no label in {lines} of the label file");
     }
     if *unmatched > 0 {
         said += &format!(
