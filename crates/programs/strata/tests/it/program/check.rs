@@ -125,9 +125,13 @@ fn the_check_finds_what_a_start_fails_on() {
         case(
             "[alerts]\nwebhook = 'alerts.example'\n",
             &[],
-            "alerts.example",
+            "alerts.webhook: not an address",
         ),
-        case("[alerts]\nwebhook = 'https://'\n", &[], "https://"),
+        case(
+            "[alerts]\nwebhook = 'https://'\n",
+            &[],
+            "alerts.webhook: not an address",
+        ),
         case(
             "[alerts]\nwebhook = 'https://a.example/'\nca_file = 'file'\n",
             &[],

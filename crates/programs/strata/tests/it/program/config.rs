@@ -134,3 +134,20 @@ fn a_report_has_what_is_asked_for_and_no_secrets() {
     );
     assert_eq!(fs::read_to_string(&out).unwrap(), report);
 }
+
+#[test]
+fn what_a_recording_refuses_is_not_shown_as_in_force() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("strata.toml");
+    for (text, says) in [
+        ("detail = '99999999999999999GB/s'\n", "detail: "),
+        ("[alerts]\nwebhook = 'ftp://x'\n", "alerts.webhook: "),
+    ] {
+        fs::write(&path, text).unwrap();
+        let said = failed(strata().args(["config", "show", "--config"]).arg(&path));
+        assert!(
+            said.contains("strata.toml: ") && said.contains(says),
+            "{said}"
+        );
+    }
+}
