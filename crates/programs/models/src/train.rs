@@ -255,10 +255,19 @@ impl Line {
     }
 }
 
-/// Fails if a page or its figures cannot be written.
-fn check_report(report: &Path, sources: &Sources) -> Result<()> {
-    output::check(report, sources)?;
-    output::check(&report.with_extension("figures.json"), sources)
+/// Fails if a page or its figures cannot be written, or are the same file as another output.
+pub(crate) fn check_report(
+    report: &Path,
+    other: Option<(&str, &Path)>,
+    sources: &Sources,
+) -> Result<()> {
+    let figures = report.with_extension("figures.json");
+    let report = [("--report", report), ("the figures of --report", &figures)];
+    for (_, file) in report {
+        output::check(file, sources)?;
+    }
+    let outputs: Vec<_> = report.into_iter().chain(other).collect();
+    output::distinct(&outputs)
 }
 
 /// Whether it is a Parquet file; what cannot be read is taken for one, and then reported.
@@ -282,7 +291,7 @@ pub(crate) fn train(args: &TrainArgs) -> Result<()> {
     let sources = labelled.sources().files(&snapshots);
     output::check(&args.output, &sources)?;
     if let Some(report) = &args.report {
-        check_report(report, &sources)?;
+        check_report(report, Some(("-o", &args.output)), &sources)?;
     }
     match (rest.first(), args.labels.is_given()) {
         (Some(first), false) => {
@@ -358,7 +367,7 @@ pub(crate) fn train(args: &TrainArgs) -> Result<()> {
 
 /// Compares presets of models.
 pub(crate) fn compare(args: &CompareArgs) -> Result<()> {
-    check_report(&args.report, &Sources::default())?;
+    check_report(&args.report, None, &Sources::default())?;
     let mut line = Line::new("compare");
     line.option("--report", &args.report);
     line.number("--time-compression", &args.time_compression);
