@@ -47,7 +47,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "SIZE", default_value = "8MiB")]
     memory: String,
 
-    /// Write an HTML page to this file, and its figures as JSON next to it.
+    /// Write an HTML page to this file, and its figures as JSON next to it. Needs the Python
+    /// package, which `make python` installs.
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
 
@@ -98,6 +99,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         let decisions = args.decisions.as_deref();
         let decisions = decisions.map(|file| ("--decisions", file));
         check_report(report, decisions, &sources)?;
+        // A large capture takes long, and would be read for nothing.
+        strata_training::python::check()?;
     }
     // It lives until the package has ended.
     let made;

@@ -354,6 +354,8 @@ pub(crate) fn train(args: &TrainArgs) -> Result<()> {
     let made = match rest.first() {
         None => None,
         Some(first) => {
+            // A large capture takes long, and would be read for nothing.
+            strata_training::python::check()?;
             let stem = first.file_name().unwrap_or(first.as_os_str());
             let made = InMemory::new(format!("{}.parquet", stem.display()))?;
             features::snapshots(labelled, made.output()?)?;

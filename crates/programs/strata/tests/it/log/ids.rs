@@ -164,14 +164,12 @@ fn alerts_label_their_flows_and_a_log_gives_the_features_of_its_capture() {
         "{said}"
     );
     // Nor of two captures, whose packets are numbered as they are merged by time.
-    let [twice, model, decisions] =
-        ["twice.pcap", "model.json", "decisions.parquet"].map(|name| case.path(name));
+    let [twice, decisions] = ["twice.pcap", "decisions.parquet"].map(|name| case.path(name));
     std::fs::copy(&trace, &twice).unwrap();
     let both = ["-r", &*trace, "-r", &twice, "--labels", &frames];
     for command in [
         [&["features"][..], &both].concat(),
         [&["eval", "--decisions", &decisions][..], &both].concat(),
-        vec!["train", &trace, &twice, "--labels", &frames, "-o", &model],
     ] {
         let output = strata(&command);
         let said = String::from_utf8(output.stderr).unwrap();
@@ -492,5 +490,35 @@ fn a_log_and_labels_by_hand_become_a_model() {
         "verdict: met\n",
     ] {
         assert!(said.contains(line), "{line}: {said}");
+    }
+}
+
+#[test]
+fn without_the_package_no_capture_is_read_for_a_page() {
+    let case = Case::new();
+    // Its labels would be refused, if they were read.
+    let (trace, none, page) = (
+        case.path("trace.pcap"),
+        case.path("none.csv"),
+        case.path("page.html"),
+    );
+    let model = case.path("model.json");
+    for command in [
+        vec!["eval", "-r", &trace, "--labels", &none, "--report", &page],
+        vec!["train", &trace, "--labels", &none, "-o", &model],
+    ] {
+        let mut strata = Command::new(env!("CARGO_BIN_EXE_strata"));
+        let output = strata
+            .args(&command)
+            .env("STRATA_PYTHON", "/bin/false")
+            .output()
+            .unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        assert!(
+            said.contains("cannot import the package `strata`"),
+            "{said}"
+        );
+        assert!(!said.contains("none.csv"), "{said}");
     }
 }
