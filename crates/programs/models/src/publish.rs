@@ -35,8 +35,8 @@ pub(crate) struct Args {
     #[arg(value_name = "LOG")]
     log: PathBuf,
 
-    /// Use this Iceberg catalog: http(s)://HOST for REST, sqlite:///FILE or another database, or the
-    /// name of a catalog in the configuration of pyiceberg.
+    /// Use this Iceberg catalog: http(s)://HOST for REST; sqlite:///FILE or another database, where
+    /// the catalog is named strata; or the name of a catalog in the configuration of pyiceberg.
     #[arg(long, value_name = "URI")]
     catalog: String,
 
