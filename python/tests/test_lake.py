@@ -15,6 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from pyiceberg.catalog import load_catalog
 
 from strata import lake, log, program
 
@@ -102,6 +103,19 @@ def test_tables_have_what_the_logs_have(strata, tmp_path, site):
     removed = lake.publish(logs["edge1"], site[0], "site", "edge1", warehouse=site[1])
     assert all(one.removed > 0 for one in removed)
     is_whole(site, logs)
+
+
+def test_a_reader_of_a_database_names_the_catalog_as_the_page_says(strata, tmp_path, site):
+    lake.publish(record(strata, tmp_path, 1), site[0], "site", "edge", warehouse=site[1])
+    page = (Path(__file__).resolve().parents[2] / "docs/lake.md").read_text()
+    (line,) = [line for line in page.splitlines() if line.startswith("lake = load_catalog(")]
+    call = line.removeprefix("lake = ").replace("sqlite:////srv/lake.db", site[0])
+    assert site[0] in call
+    reader = eval(call, {"load_catalog": load_catalog})
+    assert len(reader.load_table("site.packets").scan().to_arrow()) > 0
+    # Under another name, the database has no tables.
+    other = load_catalog("lake", type="sql", uri=site[0])
+    assert other.list_namespaces() == []
 
 
 def test_a_sensor_has_one_log(strata, tmp_path, site):

@@ -87,6 +87,12 @@ impl Captures {
         self.inputs.push(Given::Log(dir.to_owned(), Box::new(log)));
     }
 
+    /// The number of capture files and logs.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.inputs.len()
+    }
+
     /// Whether some of them are logs, which need not hold every packet.
     #[must_use]
     pub fn has_logs(&self) -> bool {

@@ -12,9 +12,9 @@ use serde_json::{Map, Value, json};
 use strata_wire::FlowKey;
 
 use crate::chosen::Span;
-use crate::error::LineError;
+use crate::error::{ClassError, LineError};
 use crate::flows::{SLACK_NS, address, texts_of, zeek_flow};
-use crate::label::class_name;
+use crate::label::{Classes, same_class};
 
 /// Times in the file are rounded by less than this.
 const ROUNDED_NS: i128 = 2_000;
@@ -164,6 +164,25 @@ impl ConnLog {
         self.flows.push(labelled);
     }
 
+    /// The class of a label that flows of the file may get.
+    ///
+    /// # Errors
+    ///
+    /// If it says that there is no label, if no class can have its name, or if another label of the file has the class.
+    pub fn class_of(&self, label: &str) -> Result<String, ClassError> {
+        let mut classes = Classes::default();
+        for flow in &self.flows {
+            let written = ["detailed-label", "label"].map(|name| flow.members.get(name));
+            for written in written.into_iter().flatten().filter_map(Value::as_str) {
+                // What is wrong with these is reported when the file is used, not here.
+                drop(classes.label(written));
+            }
+        }
+        let label_of = classes.label(label)?;
+        let none = || ClassError::NoName(label.to_owned());
+        label_of.map(|label| label.class).ok_or_else(none)
+    }
+
     /// Labels a flow, which may be there already, and counts what that changes.
     pub fn put(&mut self, key: FlowKey, span: &Span, label: &str, changes: &mut Changes) {
         let (mut from_ns, mut to_ns) = (i128::from(span.from_ns), i128::from(span.to_ns));
@@ -188,7 +207,7 @@ impl ConnLog {
         }
         let has_label = |flow: &Labelled| {
             let known = flow.members.get("label").and_then(Value::as_str);
-            known.is_some_and(|known| class_name(known) == class_name(label))
+            known.is_some_and(|known| same_class(known, label))
                 && !flow.members.contains_key("detailed-label")
         };
         let is_same = places.iter().all(|&place| has_label(&self.flows[place]));

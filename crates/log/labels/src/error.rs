@@ -58,6 +58,34 @@ pub enum ValueError {
     Column,
 }
 
+/// Why a label cannot be a class.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ClassError {
+    /// It has letters or digits of other scripts.
+    #[error(
+        "label '{0}' has letters or digits that the name of a class cannot have: use only A to Z, \
+         a to z, 0 to 9, - and _"
+    )]
+    Letters(String),
+    /// It has neither letters nor digits.
+    #[error("label '{0}' has no letter or digit that the name of a class could have")]
+    NoName(String),
+    /// Another label became the same class.
+    #[error(
+        "labels '{label}' and '{before}' would both be the class '{class}': change one of them, or \
+         write both alike"
+    )]
+    Taken {
+        /// As written.
+        label: String,
+        /// The name of its class.
+        class: String,
+        /// The other label.
+        before: String,
+    },
+}
+
 /// What is wrong with a line.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -72,6 +100,9 @@ pub enum LineError {
         /// What is wrong with it.
         source: Option<ValueError>,
     },
+    /// A label that cannot be a class.
+    #[error(transparent)]
+    Class(#[from] ClassError),
     /// Not JSON, or not as it has to be.
     #[error(transparent)]
     Json(#[from] serde_json::Error),
@@ -225,6 +256,9 @@ pub enum LabelError {
         /// What is wrong with it.
         source: Box<ContentError>,
     },
+    /// The label of packets that no rule or flow matches cannot be a class.
+    #[error("for packets that no rule or flow matches: {0}")]
+    Otherwise(#[source] ClassError),
     /// More alerts than fit into memory.
     #[error(
         "{file}: line {line}: more than {most} alerts in all label files: give fewer files, or only \

@@ -11,7 +11,7 @@ use strata_wire::{AddressFamily, Endpoint, FlowKey, Headers};
 
 use crate::cells::{Columns, duration_ns, protocol, rows, time_ns};
 use crate::error::{ContentError, LineError, ValueError};
-use crate::label::Label;
+use crate::label::{Classes, Label};
 
 /// How much longer than stated a flow may last, in ns: clock skew and rounding.
 pub(crate) const SLACK_NS: i128 = 1_000_000_000;
@@ -90,7 +90,12 @@ impl<'c> CicColumns<'c> {
 
 impl FlowLabels {
     /// CICFlowMeter's CSV, with old or new column names.
-    pub(crate) fn cic(text: &str, columns: &Columns, offset_s: i64) -> Result<Self, ContentError> {
+    pub(crate) fn cic(
+        text: &str,
+        columns: &Columns,
+        offset_s: i64,
+        classes: &mut Classes,
+    ) -> Result<Self, ContentError> {
         let columns = CicColumns::of(columns)?;
         let mut labels = Self::default();
         for row in rows(text) {
@@ -100,14 +105,15 @@ impl FlowLabels {
             }
             let flow = columns.flow(&row, offset_s);
             let (key, from_ns, to_ns) = flow.map_err(|error| error.at(line))?;
-            let label = Label::new(row.get(columns.label).unwrap_or(""));
+            let label = classes.label(row.get(columns.label).unwrap_or(""));
+            let label = label.map_err(|error| LineError::from(error).at(line))?;
             labels.add(key, from_ns, to_ns, label);
         }
         Ok(labels)
     }
 
     /// Zeek's conn.log as tab-separated values, with a column `label`.
-    pub(crate) fn zeek_tsv(text: &str) -> Result<Self, ContentError> {
+    pub(crate) fn zeek_tsv(text: &str, classes: &mut Classes) -> Result<Self, ContentError> {
         let mut names: Vec<&str> = Vec::new();
         let mut labels = Self::default();
         for (line, text) in (1..).zip(text.lines()) {
@@ -129,42 +135,51 @@ impl FlowLabels {
                     .and_then(|column| cells.get(column).copied())
                     .unwrap_or("-")
             };
-            labels.add_zeek(cell).map_err(|error| error.at(line))?;
-        }
-        Ok(labels)
-    }
-
-    /// Zeek's conn.log as a JSON object per line, with a member `label`.
-    pub(crate) fn zeek_json(text: &str) -> Result<Self, ContentError> {
-        let mut labels = Self::default();
-        for (line, text) in (1..).zip(text.lines()) {
-            if text.trim().is_empty() {
-                continue;
-            }
-            let added = labels.add_json(text);
+            let added = labels.add_zeek(cell, classes);
             added.map_err(|error| error.at(line))?;
         }
         Ok(labels)
     }
 
-    fn add_json(&mut self, text: &str) -> Result<(), LineError> {
-        let object: Value = serde_json::from_str(text)?;
-        let texts = texts_of(&object);
-        self.add_zeek(|name: &str| texts.get(name).map_or("-", String::as_str))
+    /// Zeek's conn.log as a JSON object per line, with a member `label`.
+    pub(crate) fn zeek_json(text: &str, classes: &mut Classes) -> Result<Self, ContentError> {
+        let mut labels = Self::default();
+        for (line, text) in (1..).zip(text.lines()) {
+            if text.trim().is_empty() {
+                continue;
+            }
+            let added = labels.add_json(text, classes);
+            added.map_err(|error| error.at(line))?;
+        }
+        Ok(labels)
     }
 
-    fn add_zeek<'c>(&mut self, cell: impl Fn(&str) -> &'c str) -> Result<(), LineError> {
+    fn add_json(&mut self, text: &str, classes: &mut Classes) -> Result<(), LineError> {
+        let object: Value = serde_json::from_str(text)?;
+        let texts = texts_of(&object);
+        self.add_zeek(
+            |name: &str| texts.get(name).map_or("-", String::as_str),
+            classes,
+        )
+    }
+
+    fn add_zeek<'c>(
+        &mut self,
+        cell: impl Fn(&str) -> &'c str,
+        classes: &mut Classes,
+    ) -> Result<(), LineError> {
         let (key, from_ns, to_ns) = zeek_flow(&cell)?;
         let label = match (cell("label"), cell("detailed-label")) {
-            ("-" | "(empty)", _) => return Ok(()),
-            (label, "-" | "(empty)") => Label::new(label),
-            (_, detailed) => Label::new(detailed),
+            (label, "-" | "(empty)" | "" | "null") => classes.label(label)?,
+            (_, detailed) => classes.label(detailed)?,
         };
         self.add(key, from_ns, to_ns, label);
         Ok(())
     }
 
-    fn add(&mut self, key: FlowKey, from_ns: i128, to_ns: i128, label: Label) {
+    /// Adds a flow; one without a label was counted when the label was read, and is not kept.
+    fn add(&mut self, key: FlowKey, from_ns: i128, to_ns: i128, label: Option<Label>) {
+        let Some(label) = label else { return };
         let flow = Flow {
             from_ns,
             to_ns,
@@ -304,7 +319,8 @@ mod tests {
                     x,10.0.0.1,4000,10.0.0.2,80,6,03/07/2017 09:00:00,2000000,BENIGN\n\
                     y,10.0.0.1,4000,10.0.0.2,80,6,03/07/2017 09:10:00,2000000,DoS Hulk\n";
         let columns = Columns::of(text.lines().next().unwrap());
-        let mut labels = FlowLabels::cic(text, &columns, -3 * 3600).unwrap();
+        let mut labels =
+            FlowLabels::cic(text, &columns, -3 * 3600, &mut Classes::default()).unwrap();
         assert_eq!(class(&mut labels, 1_499_083_201).as_deref(), Some("benign"));
         assert_eq!(
             class(&mut labels, 1_499_083_802).as_deref(),
@@ -318,7 +334,7 @@ mod tests {
         let tsv = "#separator \\x09\n#fields\tts\tuid\tid.orig_h\tid.orig_p\tid.resp_h\tid.resp_p\tproto\tduration\tlabel   detailed-label\n\
                    100.5\tC1\t10.0.0.1\t4000\t10.0.0.2\t80\ttcp\t3.0\tMalicious   PartOfAHorizontalPortScan\n\
                    900.0\tC2\t10.0.0.1\t4000\t10.0.0.2\t80\ttcp\t-\tBenign   -\n";
-        let mut labels = FlowLabels::zeek_tsv(tsv).unwrap();
+        let mut labels = FlowLabels::zeek_tsv(tsv, &mut Classes::default()).unwrap();
         assert_eq!(
             class(&mut labels, 102).as_deref(),
             Some("partofahorizontalportscan")
@@ -327,7 +343,11 @@ mod tests {
         assert_eq!(class(&mut labels, 500), None);
         let json = r#"{"ts":100.5,"id.orig_h":"10.0.0.1","id.orig_p":4000,"id.resp_h":"10.0.0.2","id.resp_p":80,"proto":"tcp","duration":3.0,"label":"scan"}"#;
         assert_eq!(
-            class(&mut FlowLabels::zeek_json(json).unwrap(), 101).as_deref(),
+            class(
+                &mut FlowLabels::zeek_json(json, &mut Classes::default()).unwrap(),
+                101
+            )
+            .as_deref(),
             Some("scan")
         );
     }
@@ -339,7 +359,7 @@ mod tests {
                 "{{\"ts\":100,\"id.orig_h\":\"10.0.0.1\",\"id.orig_p\":4000,\"id.resp_h\":\"10.0.0.2\",\
                  \"id.resp_p\":80,\"proto\":\"tcp\",\"duration\":\"{duration}\",\"label\":\"scan\"}}"
             );
-            FlowLabels::zeek_json(&text).unwrap()
+            FlowLabels::zeek_json(&text, &mut Classes::default()).unwrap()
         };
         assert_eq!(
             class(&mut flow("inf"), 1_000_000_000).as_deref(),
@@ -354,14 +374,15 @@ mod tests {
 
     #[test]
     fn empty_lines_between_connections_say_nothing() {
-        let error = FlowLabels::zeek_json("\n\n{\"ts\":1}\n\n").unwrap_err();
+        let error =
+            FlowLabels::zeek_json("\n\n{\"ts\":1}\n\n", &mut Classes::default()).unwrap_err();
         assert!(error.to_string().starts_with("line 3: "));
-        assert!(FlowLabels::zeek_json("\n \n").is_ok());
+        assert!(FlowLabels::zeek_json("\n \n", &mut Classes::default()).is_ok());
     }
 
     #[test]
     fn a_wrong_line_is_named() {
-        let error = FlowLabels::zeek_json("{\"ts\":1}").unwrap_err();
+        let error = FlowLabels::zeek_json("{\"ts\":1}", &mut Classes::default()).unwrap_err();
         assert!(
             error
                 .to_string()

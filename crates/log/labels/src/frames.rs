@@ -5,7 +5,7 @@ use std::collections::hash_map::Entry;
 
 use crate::cells::{Columns, rows};
 use crate::error::{ContentError, LineError, UsageError};
-use crate::label::Label;
+use crate::label::{Classes, Label};
 
 /// Labels by packet number.
 #[derive(Debug, Default)]
@@ -19,15 +19,21 @@ pub(crate) struct Frames {
 
 impl Frames {
     /// CSV with `frame`, `label` and, if need be, `source`.
-    pub(crate) fn read(text: &str, columns: &Columns) -> Result<Self, ContentError> {
+    pub(crate) fn read(
+        text: &str,
+        columns: &Columns,
+        classes: &mut Classes,
+    ) -> Result<Self, ContentError> {
         let (frame, label) = (columns.need(&["frame"])?, columns.need(&["label"])?);
         let source = columns.find(&["source"]);
         let mut frames = Self::default();
         for row in rows(text) {
             let (line, row) = row?;
             let number = row.get(frame).unwrap_or("");
-            let mut label = Label::new(row.get(label).unwrap_or(""));
-            if let Some(source) = source.and_then(|column| row.get(column)) {
+            let label = classes.label(row.get(label).unwrap_or(""));
+            let mut label = label.map_err(|error| LineError::from(error).at(line))?;
+            let source = source.and_then(|column| row.get(column));
+            if let (Some(label), Some(source)) = (&mut label, source) {
                 source.clone_into(&mut label.source);
             }
             let added = frames.add(number, line, label);
@@ -36,7 +42,7 @@ impl Frames {
         Ok(frames)
     }
 
-    fn add(&mut self, number: &str, line: u64, label: Label) -> Result<(), LineError> {
+    fn add(&mut self, number: &str, line: u64, label: Option<Label>) -> Result<(), LineError> {
         let frame: u64 = number.parse().map_err(|source| LineError::Frame {
             text: number.to_owned(),
             source,
@@ -45,6 +51,8 @@ impl Frames {
             return Err(LineError::FrameZero);
         }
         self.last = self.last.max((frame, line));
+        // Lines without a label are counted where labels are read.
+        let Some(label) = label else { return Ok(()) };
         match self.labels.entry(frame) {
             Entry::Vacant(vacant) => drop(vacant.insert(label)),
             Entry::Occupied(known) if *known.get() == label => self.repeated += 1,

@@ -19,7 +19,7 @@ use strata_wire::{AddressFamily, FlowKey, Headers};
 
 use crate::error::{LabelError, LineError, Problem};
 use crate::flows::SLACK_NS;
-use crate::label::Label;
+use crate::label::{Classes, Label};
 
 /// A longer line is not an event.
 const LINE_MAX: u64 = 1 << 20;
@@ -136,6 +136,7 @@ pub(crate) struct Reader {
     offset_s: i64,
     alerts: Vec<Alert>,
     labels: Vec<Label>,
+    pub(crate) classes: Classes,
     known: HashMap<String, usize>,
     links: HashSet<Link>,
     /// Start and end of flows with alerts.
@@ -319,10 +320,10 @@ impl Reader {
         let class = match self.options.class {
             AlertClass::Any => String::from("anomalous"),
             AlertClass::Severity => format!("severity-{severity}"),
-            // A category called "benign" is an alert still.
-            AlertClass::Category => match Label::new(&category).class {
-                class if class == "benign" => String::from("anomalous"),
-                class => class,
+            // A category called "benign" is an alert still, and so is one without a name.
+            AlertClass::Category => match self.classes.label(&category)? {
+                Some(label) if label.class != "benign" => label.class,
+                _ => String::from("anomalous"),
             },
         };
         let name = format!("{class}\n{category}");

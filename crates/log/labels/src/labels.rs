@@ -5,11 +5,11 @@ use std::io::{BufRead, Cursor, Read};
 use strata_wire::Headers;
 
 use crate::cells::Columns;
-use crate::error::{ContentError, LabelError, Problem, UsageError};
+use crate::error::{ClassError, ContentError, LabelError, Problem, UsageError};
 use crate::flows::FlowLabels;
 use crate::frames::Frames;
 use crate::ids::{self, Format, Ids, Said};
-use crate::label::{Label, class_name};
+use crate::label::{Classes, Label};
 use crate::rules::{self, Rule};
 
 /// What tells the format of a file is within this many bytes.
@@ -70,26 +70,30 @@ pub struct Usage {
     pub unmatched: u64,
     /// Of the packets without a label, those near an alert.
     pub near_alert: u64,
+    /// Lines of the files without a label.
+    pub without_label: u64,
 }
 
 impl Form {
-    fn read(text: &str, offset_s: i64) -> Result<Self, ContentError> {
+    fn read(text: &str, offset_s: i64, classes: &mut Classes) -> Result<Self, ContentError> {
         let first = text.lines().next().unwrap_or("");
         if first.starts_with("#separator") || first.starts_with("#fields") {
-            return Ok(Self::Flows(FlowLabels::zeek_tsv(text)?));
+            return Ok(Self::Flows(FlowLabels::zeek_tsv(text, classes)?));
         }
         if first.starts_with('{') {
-            return Ok(Self::Flows(FlowLabels::zeek_json(text)?));
+            return Ok(Self::Flows(FlowLabels::zeek_json(text, classes)?));
         }
         let columns = Columns::of(first);
         if columns.find(&["frame"]).is_some() {
-            return Ok(Self::Frames(Frames::read(text, &columns)?));
+            return Ok(Self::Frames(Frames::read(text, &columns, classes)?));
         }
         if columns.find(&["flow duration"]).is_some() {
-            return Ok(Self::Flows(FlowLabels::cic(text, &columns, offset_s)?));
+            return Ok(Self::Flows(FlowLabels::cic(
+                text, &columns, offset_s, classes,
+            )?));
         }
         if columns.find(&["label"]).is_some() {
-            return Ok(Self::Rules(rules::read(text, &columns, offset_s)?));
+            return Ok(Self::Rules(rules::read(text, &columns, offset_s, classes)?));
         }
         Err(ContentError::NoLabels(first.chars().take(80).collect()))
     }
@@ -131,15 +135,21 @@ impl Labels {
         }
         // Data sets contain Latin-1 names: one odd byte is no reason to stop.
         let text = String::from_utf8_lossy(&bytes);
-        let form = Form::read(&text, how.utc_offset_s);
+        let mut classes = Classes::default();
+        let form = Form::read(&text, how.utc_offset_s, &mut classes);
+        let form = form.map_err(|source| LabelError::Content {
+            file,
+            source: Box::new(source),
+        })?;
+        let without_label = classes.without_label;
         Ok(Self {
-            form: form.map_err(|source| LabelError::Content {
-                file,
-                source: Box::new(source),
-            })?,
-            otherwise: how.otherwise.map(Label::new),
+            form,
+            otherwise: otherwise(how, &mut classes)?,
             may_match_none: how.otherwise.is_some(),
-            usage: Usage::default(),
+            usage: Usage {
+                without_label,
+                ..Usage::default()
+            },
         })
     }
 
@@ -154,12 +164,13 @@ impl Labels {
             reader.read(content, format, &name)?;
         }
         let clean = Label {
-            class: class_name("benign"),
+            class: String::from("benign"),
             source: String::from("no alert"),
         };
+        let otherwise = otherwise(how, &mut reader.classes)?;
         Ok(Self {
             form: Form::Ids(Box::new(reader.finish()?)),
-            otherwise: Some(how.otherwise.map_or(clean, Label::new)),
+            otherwise: Some(otherwise.unwrap_or(clean)),
             may_match_none: false,
             usage: Usage::default(),
         })
@@ -185,7 +196,7 @@ impl Labels {
         let otherwise = self.otherwise.as_ref();
         let label = match &mut self.form {
             Form::Frames(frames) => frames.of(frame).or(otherwise),
-            Form::Rules(rules) => rules::first(rules, ts_ns, headers).or(otherwise),
+            Form::Rules(rules) => rules::first(rules, ts_ns, headers).unwrap_or(otherwise),
             Form::Flows(flows) => flows.of(ts_ns, headers).or(otherwise),
             Form::Ids(ids) => match ids.of(ts_ns, headers) {
                 Said::Alert(label) => Some(label),
@@ -228,4 +239,14 @@ impl Labels {
         }
         Ok(usage)
     }
+}
+
+/// The label of packets that no rule or flow matches, if one is given.
+fn otherwise(how: &How<'_>, classes: &mut Classes) -> Result<Option<Label>, LabelError> {
+    let Some(written) = how.otherwise else {
+        return Ok(None);
+    };
+    let label = classes.label(written).map_err(LabelError::Otherwise)?;
+    let none = || LabelError::Otherwise(ClassError::NoName(written.to_owned()));
+    label.ok_or_else(none).map(Some)
 }

@@ -35,7 +35,7 @@ mod rules;
 pub use captured::{Captures, OfLogs, ReadCounts, ReadError, ReadOptions, Seen, read};
 pub use chosen::{Choice, ChoiceError, Flows, Span, labelled, matching, whole};
 pub use conn_log::{Changes, ConnLog, ConnLogError};
-pub use error::{ContentError, LabelError, LineError, Problem, UsageError, ValueError};
+pub use error::{ClassError, ContentError, LabelError, LineError, Problem, UsageError, ValueError};
 pub use ids::{AlertClass, Options as AlertOptions};
 pub use label::{Label, class_name};
 pub use labels::{How, LabelFile, Labels, Usage};

@@ -6,13 +6,14 @@ use ipnet::IpNet;
 use strata_wire::{Endpoint, Headers, ip_addr};
 
 use crate::cells::{Columns, protocol, rows, time_ns};
-use crate::error::{ContentError, ValueError};
-use crate::label::Label;
+use crate::error::{ContentError, LineError, ValueError};
+use crate::label::{Classes, Label};
 
 /// One line: all its conditions must hold.
 #[derive(Debug)]
 pub(crate) struct Rule {
-    label: Label,
+    /// None: packets that match have no label.
+    label: Option<Label>,
     conditions: Vec<Condition>,
     used: bool,
 }
@@ -45,6 +46,7 @@ pub(crate) fn read(
     text: &str,
     columns: &Columns,
     offset_s: i64,
+    classes: &mut Classes,
 ) -> Result<Vec<Rule>, ContentError> {
     let label = columns.need(&["label"])?;
     let mut rules = Vec::new();
@@ -62,8 +64,10 @@ pub(crate) fn read(
                 })?);
             }
         }
-        let mut label = Label::new(row.get(label).unwrap_or(""));
-        if let Some(source) = columns.find(&["source"]).and_then(|c| row.get(c)) {
+        let label = classes.label(row.get(label).unwrap_or(""));
+        let mut label = label.map_err(|error| LineError::from(error).at(line))?;
+        let source = columns.find(&["source"]).and_then(|c| row.get(c));
+        if let (Some(label), Some(source)) = (&mut label, source) {
             source.clone_into(&mut label.source);
         }
         rules.push(Rule {
@@ -110,12 +114,16 @@ fn condition(name: &str, value: &str, offset_s: i64) -> Result<Option<Condition>
     }))
 }
 
-/// The label of the first rule that matches.
-pub(crate) fn first<'r>(rules: &'r mut [Rule], ts_ns: u64, headers: &Headers) -> Option<&'r Label> {
+/// The label of the first rule that matches; the inner one is none if that rule has no label.
+pub(crate) fn first<'r>(
+    rules: &'r mut [Rule],
+    ts_ns: u64,
+    headers: &Headers,
+) -> Option<Option<&'r Label>> {
     let fits = |rule: &&mut Rule| rule.conditions.iter().all(|c| c.holds(ts_ns, headers));
     let rule = rules.iter_mut().find(fits)?;
     rule.used = true;
-    Some(&rule.label)
+    Some(rule.label.as_ref())
 }
 
 impl Condition {
@@ -173,9 +181,10 @@ mod tests {
                     scan,10.0.0.0/24,22,100,200\n\
                     other,,22,,\n";
         let columns = Columns::of(text.lines().next().unwrap());
-        let mut rules = read(text, &columns, 0).unwrap();
+        let mut rules = read(text, &columns, 0, &mut Classes::default()).unwrap();
         let mut class = |ts_s: u64, headers: &Headers| {
-            first(&mut rules, ts_s * 1_000_000_000, headers).map(|label| label.class.clone())
+            let label = first(&mut rules, ts_s * 1_000_000_000, headers).flatten();
+            label.map(|label| label.class.clone())
         };
         let scan = headers((0x0a00_0001, 4000), (0x0b00_0001, 22));
         assert_eq!(class(150, &scan).as_deref(), Some("scan"));
@@ -188,7 +197,13 @@ mod tests {
     #[test]
     fn a_wrong_cell_is_named() {
         let columns = Columns::of("label,port");
-        let error = read("label,port\nscan,http\n", &columns, 0).unwrap_err();
+        let error = read(
+            "label,port\nscan,http\n",
+            &columns,
+            0,
+            &mut Classes::default(),
+        )
+        .unwrap_err();
         assert_eq!(
             error.to_string(),
             "line 2, column 'port': 'http' is not a port: invalid digit found in string"

@@ -14,13 +14,14 @@ use strata_sketch::{
 };
 use strata_terminal::bounded;
 use strata_terminal::model::WINDOW_MS_MAX;
-use strata_terminal::output::{self, Content, Output};
+use strata_terminal::output::{Content, Output};
 use strata_terminal::table::{Cell, ColumnSpec, Kind, Table};
 use strata_training::labelled::{
     self, FLOW, FRAME, IN_FLOW, LABEL, LabelledArgs, SOURCE, Seen, TS_NS, WIRE_LEN,
 };
 
 use crate::scratch::InMemory;
+use crate::train::check_report;
 
 /// Arguments of `strata eval`.
 #[derive(Debug, clap::Args)]
@@ -46,7 +47,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "SIZE", default_value = "8MiB")]
     memory: String,
 
-    /// Write an HTML page to this file, and its figures as JSON next to it.
+    /// Write an HTML page to this file, and its figures as JSON next to it. Needs the Python
+    /// package, which `make python` installs.
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
 
@@ -94,9 +96,11 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let size = TableSize::fixed(TableSize::within(bytes).bits_max());
     let sources = args.labelled.sources().files(&args.model);
     if let Some(report) = &args.report {
-        for file in [report.clone(), report.with_extension("figures.json")] {
-            output::check(&file, &sources)?;
-        }
+        let decisions = args.decisions.as_deref();
+        let decisions = decisions.map(|file| ("--decisions", file));
+        check_report(report, decisions, &sources)?;
+        // A large capture takes long, and would be read for nothing.
+        strata_training::python::check()?;
     }
     // It lives until the package has ended.
     let made;

@@ -266,6 +266,7 @@ impl Snapshots {
                     "entries": read.usage.map(|usage| usage.entries),
                     "unmatched": read.usage.map(|usage| usage.unmatched),
                     "near_alert": read.usage.map(|usage| usage.near_alert),
+                    "without_label": read.usage.map(|usage| usage.without_label),
                 });
                 table.about("strata.labels", counts.to_string());
                 table.close()

@@ -129,6 +129,8 @@ fn add(args: &AddArgs) -> Result<()> {
         ConnLogError::NoFile(_) => refuse(error.to_string()),
         error => error.into(),
     })?;
+    let class = file.class_of(label);
+    let class = class.map_err(|error| refuse(format!("--label: {error}")))?;
     let choice = Choice {
         find: find(args, &log, filter.as_ref())?,
         community_ids: &args.community_ids,
@@ -156,7 +158,7 @@ fn add(args: &AddArgs) -> Result<()> {
         "{}: {} labelled {} ({} new, {} had the label, {} had another){}",
         file.name(),
         count_of(flows.len() as u64, "flow"),
-        class_name(label),
+        class,
         grouped(new),
         grouped(same),
         grouped(changed),
@@ -168,8 +170,8 @@ fn add(args: &AddArgs) -> Result<()> {
 /// A label that can be one.
 fn label(text: &str) -> Result<&str> {
     let label = text.trim();
-    // Zeek writes these where there is no label.
-    let is_none = matches!(label, "" | "-" | "(empty)");
+    // Readers of the file would take some words as no label.
+    let is_none = matches!(class_name(label), Ok(None));
     if is_none || label.len() > LABEL_MAX || label.chars().any(char::is_control) {
         return Err(refuse(format!(
             "--label '{}' is not the name of a class: write a word such as scan or benign",

@@ -14,8 +14,8 @@ use crate::train::Line;
 /// The tables of a namespace.
 #[derive(Debug, clap::Args)]
 pub(crate) struct TablesArgs {
-    /// Use this Iceberg catalog: http(s)://HOST for REST, sqlite:///FILE or another database, or the
-    /// name of a catalog in the configuration of pyiceberg.
+    /// Use this Iceberg catalog: http(s)://HOST for REST; sqlite:///FILE or another database, where
+    /// the catalog is named strata; or the name of a catalog in the configuration of pyiceberg.
     #[arg(long, value_name = "URI")]
     catalog: String,
 

@@ -266,10 +266,19 @@ impl Line {
     }
 }
 
-/// Fails if a page or its figures cannot be written.
-fn check_report(report: &Path, sources: &Sources) -> Result<()> {
-    output::check(report, sources)?;
-    output::check(&report.with_extension("figures.json"), sources)
+/// Fails if a page or its figures cannot be written, or are the same file as another output.
+pub(crate) fn check_report(
+    report: &Path,
+    other: Option<(&str, &Path)>,
+    sources: &Sources,
+) -> Result<()> {
+    let figures = report.with_extension("figures.json");
+    let report = [("--report", report), ("the figures of --report", &figures)];
+    for (_, file) in report {
+        output::check(file, sources)?;
+    }
+    let outputs: Vec<_> = report.into_iter().chain(other).collect();
+    output::distinct(&outputs)
 }
 
 /// Whether it is a Parquet file; what cannot be read is taken for one, and then reported.
@@ -293,7 +302,7 @@ pub(crate) fn train(args: &TrainArgs) -> Result<()> {
     let sources = labelled.sources().files(&snapshots);
     output::check(&args.output, &sources)?;
     if let Some(report) = &args.report {
-        check_report(report, &sources)?;
+        check_report(report, Some(("-o", &args.output)), &sources)?;
     }
     match (rest.first(), args.labels.is_given()) {
         (Some(first), false) => {
@@ -356,6 +365,8 @@ pub(crate) fn train(args: &TrainArgs) -> Result<()> {
     let made = match rest.first() {
         None => None,
         Some(first) => {
+            // A large capture takes long, and would be read for nothing.
+            strata_training::python::check()?;
             let stem = first.file_name().unwrap_or(first.as_os_str());
             let made = InMemory::new(format!("{}.parquet", stem.display()))?;
             features::snapshots(labelled, made.output()?)?;
@@ -369,7 +380,7 @@ pub(crate) fn train(args: &TrainArgs) -> Result<()> {
 
 /// Compares presets of models.
 pub(crate) fn compare(args: &CompareArgs) -> Result<()> {
-    check_report(&args.report, &Sources::default())?;
+    check_report(&args.report, None, &Sources::default())?;
     let mut line = Line::new("compare");
     line.option("--report", &args.report);
     line.number("--time-compression", &args.time_compression);

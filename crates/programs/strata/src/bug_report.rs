@@ -13,6 +13,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
+use strata_control::config::Config;
 use strata_terminal::output::standard;
 use strata_wire::Printable;
 use tracing::info;
@@ -215,27 +216,55 @@ fn variables() -> String {
     }
 }
 
-/// The keys that a file sets, without URLs, which may have passwords in them, and without values of the environment.
+/// Keys whose texts are no secrets. Numbers and switches are shown of every key.
+const SHOWN: [&str; 6] = [
+    "mode",
+    "default",
+    "detail",
+    "memory",
+    "on_drift",
+    "control.listen",
+];
+/// Tables of such keys.
+const SHOWN_TABLES: [&str; 4] = ["elastic.", "modes.", "policy.", "tunnels."];
+
+/// The keys that a file sets, without texts that may be secrets, and without values of the environment.
 fn configuration(file: Option<&Path>) -> String {
-    let Some(file) = file else {
+    let Some(path) = file else {
         return String::from("none is given: --config FILE or STRATA_CONFIG");
     };
-    let file = file.display().to_string();
+    let file = path.display().to_string();
+    // Messages of other commands repeat what is wrong, which may be a secret: so may be all of a file that is no
+    // configuration.
+    if let Err(error) = Config::read(path) {
+        return format!("{file}: {}", error.without_values());
+    }
     let text = output_of(&["config", "show", "--changed", "--json", "--config", &file]);
-    // What is no answer is an error, which names its place.
     let Ok(answer) = serde_json::from_str::<Value>(&text) else {
-        return text;
+        return format!("{file}: cannot be shown: see strata config show --config {file}");
     };
     let keys = answer["keys"].as_array().into_iter().flatten();
     let lines = keys.map(|key| {
+        let name = key["name"].as_str().unwrap_or("?");
         let from = key["from"].as_str().unwrap_or("?");
-        let value = match key["value"].to_string() {
+        let value = match &key["value"] {
             // Another source is a variable of the environment.
             _ if !["default", "file"].contains(&from) => format!("(of {from})"),
-            value if value.contains("://") => String::from("(a URL)"),
-            value => value,
+            value if is_shown(name, value) => value.to_string(),
+            _ => String::from("(set, not shown)"),
         };
-        format!("{} = {value}\n", key["name"].as_str().unwrap_or("?"))
+        format!("{name} = {value}\n")
     });
     [format!("{file}\n"), lines.collect()].concat()
+}
+
+/// Whether a key's value is certainly no secret.
+fn is_shown(name: &str, value: &Value) -> bool {
+    let is_known = SHOWN.contains(&name) || SHOWN_TABLES.iter().any(|of| name.starts_with(of));
+    match value {
+        Value::Null | Value::Bool(_) | Value::Number(_) => true,
+        Value::String(_) => is_known,
+        Value::Array(items) => items.iter().all(|item| is_shown(name, item)),
+        Value::Object(_) => false,
+    }
 }

@@ -1,5 +1,6 @@
 //! The configuration file: TOML, checked as a whole, self-describing.
 
+mod alerts;
 mod elastic;
 mod error;
 mod example;
@@ -25,6 +26,8 @@ use utoipa::ToSchema;
 use crate::endpoint::{Admit, TcpEndpoint};
 use reference::{schema, unknown_key};
 
+pub use alerts::AlertsConfig;
+pub(crate) use alerts::{NO_ADDRESS, is_address};
 pub use elastic::{CPU_PERCENT_MAX, ElasticConfig};
 pub use error::ConfigError;
 pub use example::example;
@@ -231,24 +234,6 @@ pub enum EndpointError {
     Tls(#[from] strata_auth::tls::TlsError),
 }
 
-/// Alerts about unrequested events. The journal records these events in any case.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, default)]
-pub struct AlertsConfig {
-    /// URL to which each alert is sent by HTTP POST, as JSON, as in
-    /// `https://alerts.example/strata`.
-    pub webhook: Option<String>,
-    /// File with a token to send with each alert, as `Authorization: Bearer TOKEN`; readable by its
-    /// owner only (mode 0600).
-    pub token_file: Option<PathBuf>,
-    /// File with the certificate authority (PEM) of the webhook's server, instead of the public
-    /// ones.
-    pub ca_file: Option<PathBuf>,
-    /// Age, in seconds, at which a complete block file that is not compacted is reported, in a log
-    /// with some compacted files. By default, 86400 (a day).
-    pub compaction_lag_seconds: Option<u64>,
-}
-
 /// The text of a file.
 fn text_of(path: &Path) -> Result<String, ConfigError> {
     fs::read_to_string(path).map_err(|source| ConfigError::Read {
@@ -285,6 +270,13 @@ impl Config {
         config.memory_max(path)?;
         config.export_plan(path)?;
         config.tunnels(path)?;
+        config.detail(path, None)?;
+        let checked = config.alerts.check();
+        checked.map_err(|(key, problem)| ConfigError::Bounds {
+            path: path.into(),
+            key: format!("alerts.{key}"),
+            problem,
+        })?;
         Ok(config)
     }
 
@@ -480,6 +472,11 @@ mod tests {
             (
                 "[names]\nfile = ['hosts']",
                 "no key 'names.file'; did you mean 'names.files'?",
+            ),
+            ("detail = '99999999999999999GB/s'", "detail: "),
+            (
+                "[alerts]\nwebhook = 'ftp://x'",
+                "alerts.webhook: not an address for alerts",
             ),
         ] {
             let error = parse(text).unwrap_err().to_string();

@@ -504,7 +504,7 @@ pub fn run(args: &Args) -> Result<()> {
         false => logs.say_not_in_time(&find),
     }
     logs.say_other_times();
-    let lacking = logs.say_lost()?;
+    let lacking = logs.say_lost(&find)?;
     let ended = done.ended();
     if args.json {
         print_json(&done.answer(&ended, lacking))?;

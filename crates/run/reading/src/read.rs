@@ -190,7 +190,7 @@ pub fn run(args: &Args) -> Result<()> {
     }
     say_untested(exported.untested);
     logs.say_other_times();
-    logs.say_lost()?;
+    logs.say_lost(&find)?;
     report(&exported.damage, exported.left_out)
 }
 

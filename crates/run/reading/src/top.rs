@@ -478,7 +478,7 @@ pub fn run(args: &Args) -> Result<()> {
     }
     say_untested(exported.untested);
     logs.say_other_times();
-    let lacking = logs.say_lost()?;
+    let lacking = logs.say_lost(&find)?;
     let ended = report(&exported.damage, exported.left_out);
     if args.json {
         let completeness = Completeness::of(&ended).without_untested(exported.untested);

@@ -132,6 +132,36 @@ pub fn check(path: &Path, sources: &Sources) -> Result<()> {
     sources.check(path).map_err(refused)
 }
 
+/// Refuses outputs of one command that are the same file, under any name; each is an option and its file.
+pub fn distinct(outputs: &[(&str, &Path)]) -> Result<()> {
+    for (at, (option, path)) in outputs.iter().enumerate() {
+        let before = outputs[..at].iter().find(|(_, it)| is_same_file(it, path));
+        if let Some((before, _)) = before {
+            return Err(refuse(format!(
+                "{option} {}: this is also the file of {before}: name another one",
+                path.display()
+            )));
+        }
+    }
+    Ok(())
+}
+
+fn is_same_file(one: &Path, other: &Path) -> bool {
+    // Where a new file would be.
+    let place = |path: &Path| {
+        let folder = path.parent().filter(|it| !it.as_os_str().is_empty());
+        let folder = fs::canonicalize(folder.unwrap_or(Path::new("."))).ok()?;
+        Some(folder.join(path.file_name()?))
+    };
+    match (fs::metadata(one), fs::metadata(other)) {
+        (Ok(one), Ok(other)) => {
+            one.is_file() && (one.dev(), one.ino()) == (other.dev(), other.ino())
+        }
+        (Err(_), Err(_)) => place(one).is_some_and(|it| Some(it) == place(other)),
+        _ => false,
+    }
+}
+
 /// Large, so that a file grows with few calls.
 const BUFFER_BYTES: usize = 1 << 20;
 

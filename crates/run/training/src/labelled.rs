@@ -123,12 +123,12 @@ enum AlertClassArg {
 #[derive(Clone, Debug, clap::Args)]
 pub struct LabelArgs {
     /// Read the labels of packets from this file. CSV by frame number (frame, label, optionally
-    /// source; label 0 is benign, 1 is an attack, and any other label is a class of its own); CSV
-    /// of rules (label and any of address, source_address, destination_address, port, source_port,
-    /// destination_port, protocol, from, to; the first match applies); flows of CICFlowMeter (CSV);
-    /// Zeek's conn.log with a label column; or the alerts of an IDS: Suricata's eve.json, Zeek's
-    /// notice.log. Alerts may be in several files, each with --labels; a conn.log among them gives
-    /// the times of the flows in notice.log.
+    /// source; label 0 is benign, 1 is an attack, and any other label is a class of its own; lines
+    /// without a label are not used); CSV of rules (label and any of address, source_address,
+    /// destination_address, port, source_port, destination_port, protocol, from, to; the first
+    /// match applies); flows of CICFlowMeter (CSV); Zeek's conn.log with a label column; or the
+    /// alerts of an IDS: Suricata's eve.json, Zeek's notice.log. Alerts may be in several files,
+    /// each with --labels; a conn.log among them gives the times of the flows in notice.log.
     #[arg(long, value_name = "FILE")]
     labels: Vec<PathBuf>,
 
@@ -265,6 +265,20 @@ fn captures(read: &[PathBuf], key: &KeyArgs) -> Result<Captures> {
     Ok(captures)
 }
 
+/// Why labels by frame number cannot belong to these packets, if they cannot.
+fn by_frame_problem(captures: &Captures) -> Option<&'static str> {
+    if captures.has_logs() {
+        return Some(
+            "labels by frame number cannot be used for a log, which may not have every packet: \
+             give rules, flows or alerts",
+        );
+    }
+    // Packets of several captures are merged by time, and numbered in that order.
+    let several = "labels by frame number are for one capture, and several are given: read each \
+                   capture with its own labels, or give rules, flows or alerts";
+    (captures.count() > 1).then_some(several)
+}
+
 /// Calls `each` for every packet that has a flow.
 pub fn read(args: &LabelledArgs, each: impl FnMut(&Seen<'_>) -> Result<()>) -> Result<Read> {
     if !(1e-6..=1e9).contains(&args.time_compression) {
@@ -275,12 +289,10 @@ pub fn read(args: &LabelledArgs, each: impl FnMut(&Seen<'_>) -> Result<()>) -> R
     }
     let mut labels = args.labels.open()?;
     let captures = captures(&args.read, &args.labels.key)?;
-    if captures.has_logs() && labels.as_ref().is_some_and(Labels::are_by_frame) {
-        bail!(
-            "{}: labels by frame number cannot be used for a log, which may not have every \
-             packet: give rules, flows or alerts",
-            args.labels.named()
-        );
+    if labels.as_ref().is_some_and(Labels::are_by_frame) {
+        if let Some(problem) = by_frame_problem(&captures) {
+            bail!("{}: {problem}", args.labels.named());
+        }
     }
     let options = ReadOptions {
         time_compression: args.time_compression,
@@ -343,6 +355,7 @@ fn say_usage(usage: &Usage) {
         entries,
         unmatched,
         near_alert,
+        without_label,
     } = usage;
     let have = if *labelled == 1 { "has" } else { "have" };
     let mut said = format!("{} {have} a label", text::count_of(*labelled, "packet"));
@@ -360,6 +373,10 @@ fn say_usage(usage: &Usage) {
     }
     if *repeated > 0 {
         said += &format!("; {} lines repeat another", grouped(*repeated));
+    }
+    if *without_label > 0 {
+        let lines = text::count_of(*without_label, "line");
+        said += &format!("; no label in {lines} of the label file");
     }
     if *unmatched > 0 {
         said += &format!(

@@ -41,6 +41,24 @@ pub struct AbruptEnd {
     /// Of captured interfaces: packets that arrived after this time may be lost, ns since 1970; `None` if that is not
     /// known. Times of a capture file's packets have nothing to do with it.
     pub after_ns: Option<u64>,
+    /// When the next recording into the log began, and this one had ended, ns since 1970; `None` if there is none, or
+    /// several record at once.
+    pub before_ns: Option<u64>,
+}
+
+impl AbruptEnd {
+    /// Whether packets from this time on, and before that, may be lost.
+    fn may_lack(&self, from_ns: Option<u64>, to_ns: Option<u64>) -> bool {
+        let Some(after_ns) = self.after_ns else {
+            return true;
+        };
+        let is_later = self
+            .before_ns
+            .zip(from_ns)
+            .is_some_and(|(before_ns, from_ns)| from_ns > before_ns);
+        let is_earlier = to_ns.is_some_and(|to_ns| to_ns <= after_ns);
+        !is_earlier && !is_later
+    }
 }
 
 impl Losses {
@@ -49,6 +67,13 @@ impl Losses {
     pub fn packets(&self) -> u64 {
         let dropped = self.dropped.iter().copied();
         dropped.fold(self.lost, u64::saturating_add)
+    }
+
+    /// The same for packets from this time on, and before that: without abrupt ends of other times.
+    #[must_use]
+    pub fn within(mut self, from_ns: Option<u64>, to_ns: Option<u64>) -> Self {
+        self.abrupt.retain(|end| end.may_lack(from_ns, to_ns));
+        self
     }
 
     /// What there is to say, each the end of a sentence that begins with the log's name; empty if nothing is missing.
@@ -143,6 +168,7 @@ impl Losses {
             (State::Running, _) => self.abrupt.push(AbruptEnd {
                 recording: recording.id,
                 after_ns: loss.checkpoint_ns.filter(|_| recording.live),
+                before_ns: None,
             }),
         }
         let mut warnings = recording.warnings.iter();
@@ -167,6 +193,18 @@ impl Log {
             if recording.state == State::Closed || !self.was_closed(recording.id)? {
                 losses.add(recording, self.loss(recording)?);
             }
+        }
+        for end in &mut losses.abrupt {
+            let later = self
+                .recordings()
+                .iter()
+                .filter(|one| one.id > end.recording);
+            let is_relayed = self.recordings().iter().any(|one| one.session.is_some());
+            // A log is locked by the program that records into it; a relay has several recordings at once.
+            end.before_ns = later
+                .map(|one| one.started_ns)
+                .min()
+                .filter(|_| !is_relayed);
         }
         Ok(losses)
     }
@@ -271,6 +309,54 @@ mod tests {
                 "has 2 recordings that ended abruptly (killed, a power failure, or a relay that was stopped): the last packets of each may be missing"
             ]
         );
+    }
+
+    #[test]
+    fn an_abrupt_end_says_nothing_of_other_times() {
+        let captured = Recording {
+            live: true,
+            ..recording(1)
+        };
+        let loss = Loss {
+            checkpoint_ns: Some(7),
+            ..Loss::default()
+        };
+        let mut losses = Losses::default();
+        losses.add(&captured, loss);
+        let is_said = |losses: &Losses, from_ns, to_ns| {
+            let within = losses.clone().within(from_ns, to_ns);
+            assert!(within.abrupt.is_empty() || within == *losses);
+            !within.abrupt.is_empty()
+        };
+        for (from_ns, to_ns, expected) in [
+            (None, None, true),
+            (None, Some(7), false),
+            (Some(3), Some(8), true),
+            // Nothing says when it ended.
+            (Some(100), None, true),
+        ] {
+            assert_eq!(
+                is_said(&losses, from_ns, to_ns),
+                expected,
+                "{from_ns:?} {to_ns:?}"
+            );
+        }
+        losses.abrupt[0].before_ns = Some(20);
+        for (from_ns, to_ns, expected) in [
+            (Some(20), None, true),
+            (Some(21), None, false),
+            (Some(21), Some(30), false),
+            (Some(8), Some(30), true),
+        ] {
+            assert_eq!(
+                is_said(&losses, from_ns, to_ns),
+                expected,
+                "{from_ns:?} {to_ns:?}"
+            );
+        }
+        // Of a capture file's packets, no time is known.
+        losses.abrupt[0].after_ns = None;
+        assert!(is_said(&losses, Some(21), None) && is_said(&losses, None, Some(7)));
     }
 
     /// A full disk: no recording counts the packets that came after it had ended.

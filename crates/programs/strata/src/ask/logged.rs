@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail};
 use strata_capture::TIME_OUT_OF_RANGE;
 use strata_filter::Filter;
 use strata_gpv::Column;
-use strata_query::LoggedPacket;
+use strata_query::{Find, LoggedPacket};
 use strata_store::{Log, Losses, Recording, SavedLedger};
 use strata_terminal::output::refuse;
 use strata_terminal::packets::{damaged, logged, open_log};
@@ -72,7 +72,7 @@ pub(super) fn ask(
         asking.packet(logged.link, packet, classes.number(logged))?;
         Ok(ControlFlow::Continue(()))
     })?;
-    asking.remarks.extend(missing(&log, least_share)?);
+    asking.remarks.extend(missing(&log, &find, least_share)?);
     let recordings = log.recordings().iter();
     asking.remarks.extend(recordings.filter_map(other_times));
     let damage = read.context("the answer covers only the packets read before this error")?;
@@ -109,12 +109,12 @@ impl<'a> Classes<'a> {
 }
 
 /// What to say if the log does not have all packets that were seen.
-fn missing(log: &Log, least_share: f64) -> Result<Vec<String>> {
+fn missing(log: &Log, find: &Find<'_>, least_share: f64) -> Result<Vec<String>> {
     let mut remarks: Vec<String> = log.recordings().iter().filter_map(of_recording).collect();
     // Those that a recording counted as dropped are said of it above.
     let others = Losses {
         dropped: [0; DropReason::ALL.len()],
-        ..log.losses()?
+        ..log.losses()?.within(find.from_ns, find.to_ns)
     };
     let others = others.texts(time).into_iter();
     remarks.extend(others.map(|what| format!("the log {what} (see `strata info`)")));

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::available_parallelism;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use strata_archive::{ArchiveError, Compacted, encrypt_to, uncompacted};
@@ -246,17 +246,23 @@ fn once(
     Ok(())
 }
 
+/// A log that has had no manifest for this long has lost it.
+const LOST_AFTER: Duration = Duration::from_secs(5);
+
 /// Compacts every pause until told to stop.
 fn watch(args: &Args, owner: &Owner, spec: CompactSpec, stop: Arc<AtomicBool>) -> Result<()> {
+    let mut lost_since = None;
     let open = || {
         prepare(args, owner).map_err(|problem| {
-            // A recording that failed to start takes its manifest back before its other files.
-            let is_missing = matches!(
-                problem.downcast_ref(),
-                Some(StoreError::Missing { .. } | StoreError::Lost { .. })
-            );
-            let is_busy = problem.downcast_ref().is_some_and(ArchiveError::is_busy);
-            match is_missing || is_busy {
+            let may_come = match problem.downcast_ref() {
+                Some(StoreError::Missing { .. }) => true,
+                // A recording that failed to start takes its manifest back before its other files.
+                Some(StoreError::Lost { .. }) => {
+                    lost_since.get_or_insert_with(Instant::now).elapsed() < LOST_AFTER
+                }
+                _ => problem.downcast_ref().is_some_and(ArchiveError::is_busy),
+            };
+            match may_come {
                 true => NotOpen::Yet(chain(&problem)),
                 false => NotOpen::Ever(problem),
             }

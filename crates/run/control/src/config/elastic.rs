@@ -130,6 +130,25 @@ impl ElasticConfig {
         Ok(())
     }
 
+    /// Keys with shares above 100 percent, and these: they are never reached, so a shortage is not noticed.
+    #[must_use]
+    pub fn never_short(&self) -> Vec<(&'static str, f64)> {
+        let shares = [
+            ("disk_space_percent", Some(self.disk_space_percent)),
+            ("blocks_percent", Some(self.blocks_percent)),
+            ("ring_percent", Some(self.ring_percent)),
+            ("disk_rate_percent", Some(self.disk_rate_percent)),
+            ("rdma_again_percent", Some(self.rdma_again_percent)),
+            ("cpu_percent", self.cpu_percent),
+        ];
+        let given = shares
+            .into_iter()
+            .filter_map(|(key, share)| Some((key, share?)));
+        given
+            .filter(|&(_, share)| self.enabled && share > 100.0)
+            .collect()
+    }
+
     /// The same for the plan. The lower thresholds keep their distance to the upper ones.
     #[must_use]
     pub fn options(&self) -> ElasticOptions {

@@ -15,10 +15,9 @@ use std::{fs, io};
 use serde::Serialize;
 use strata_sandbox::{Role, SecretError, read_secret, restrict_thread};
 use ureq::Agent;
-use ureq::http::Uri;
 use ureq::tls::{Certificate, RootCerts, TlsConfig};
 
-use crate::config::AlertsConfig;
+use crate::config::{AlertsConfig, NO_ADDRESS, is_address};
 use crate::controller::Event;
 
 /// The most alerts that wait.
@@ -63,14 +62,8 @@ impl Webhook {
 
     /// The HTTP client, and the token that it sends.
     fn prepare(&self) -> Result<(Agent, Option<String>), WebhookError> {
-        let uri = self.url.parse::<Uri>().ok();
-        let is_address = uri.is_some_and(|uri| {
-            let has_host = uri.host().is_some_and(|host| !host.is_empty());
-            matches!(uri.scheme_str(), Some("http" | "https")) && has_host
-        });
-        if !is_address {
-            let url = self.url.clone();
-            return Err(WebhookError::Address { url });
+        if !is_address(&self.url) {
+            return Err(WebhookError::Address);
         }
         let read = |path: &PathBuf| {
             fs::read(path).map_err(|source| WebhookError::File {
@@ -115,11 +108,8 @@ pub enum WebhookError {
         path: PathBuf,
     },
     /// The address is invalid.
-    #[error("'{url}' is not an address for alerts: write http://... or https://...")]
-    Address {
-        /// What was given.
-        url: String,
-    },
+    #[error("{}", NO_ADDRESS)]
+    Address,
     /// The thread cannot be started.
     #[error("cannot start a thread for alerts: {0}")]
     Thread(io::Error),

@@ -208,6 +208,13 @@ impl Configuration {
         }
         doubts.extend(self.in_clear());
         if spec.interfaces().is_some() {
+            let never = self.file.elastic.never_short().into_iter();
+            doubts.extend(never.map(|(key, percent)| {
+                format!(
+                    "elastic.{key} is {percent} %, which is never reached: this shortage is not \
+                     noticed; write at most 100 to notice it"
+                )
+            }));
             let named = self.policies.iter().filter_map(|p| p.interface.as_ref());
             let unseen = named.filter(|name| !spec.captures(name) || Device::named(name).is_err());
             let unseen: BTreeSet<&String> = unseen.collect();

@@ -140,15 +140,15 @@ impl Logs {
     }
 
     /// Warns of packets that logs should have and lack, such as those of a recording that was killed, or of one whose
-    /// disk was full, since they may have been wanted.
+    /// disk was full, since they may have been wanted; not of those that arrived at other times.
     ///
     /// # Errors
     ///
     /// If a log cannot be read.
-    pub fn say_lost(&self) -> Result<Lacking> {
+    pub fn say_lost(&self, find: &Find<'_>) -> Result<Lacking> {
         let mut lacking = Lacking::default();
         for named in &self.logs {
-            let losses = named.log.losses()?;
+            let losses = named.log.losses()?.within(find.from_ns, find.to_ns);
             lacking.packets = lacking.packets.saturating_add(losses.packets());
             for what in losses.texts(text::time) {
                 let problem = format!(

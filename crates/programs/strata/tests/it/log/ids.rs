@@ -1,6 +1,7 @@
 //! Labels from an IDS or given by hand, for captures and for logs: the path a user takes.
 #![allow(clippy::print_stderr, reason = "says why it did not run")]
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -159,9 +160,26 @@ fn alerts_label_their_flows_and_a_log_gives_the_features_of_its_capture() {
     let said = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(1));
     assert!(
-        said.contains("frames.csv: labels by frame number do not fit a log"),
+        said.contains("frames.csv: labels by frame number cannot be used for a log"),
         "{said}"
     );
+    // Nor of two captures, whose packets are numbered as they are merged by time.
+    let [twice, decisions] = ["twice.pcap", "decisions.parquet"].map(|name| case.path(name));
+    std::fs::copy(&trace, &twice).unwrap();
+    let both = ["-r", &*trace, "-r", &twice, "--labels", &frames];
+    for command in [
+        [&["features"][..], &both].concat(),
+        [&["eval", "--decisions", &decisions][..], &both].concat(),
+    ] {
+        let output = strata(&command);
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{command:?}: {said}");
+        assert!(
+            said.contains("frames.csv: labels by frame number are for one capture"),
+            "{said}"
+        );
+    }
+    succeeds(&["features", "-r", &trace, "--labels", &frames]);
     // Alerts of another network.
     std::fs::write(case.path("other.json"), self::eve().replace("10.", "172.")).unwrap();
     let other = case.path("other.json");
@@ -179,6 +197,98 @@ fn alerts_label_their_flows_and_a_log_gives_the_features_of_its_capture() {
         said.contains("frames.csv: cannot be combined with other label files"),
         "{said}"
     );
+}
+
+/// Packets of each class in what `strata features` prints of a capture with such labels, and what it says.
+fn classes_of(case: &Case, name: &str, labels: &str) -> (BTreeMap<String, u32>, String) {
+    let (trace, file) = (case.path("trace.pcap"), case.path(name));
+    std::fs::write(&file, labels).unwrap();
+    let (csv, said) = succeeds(&["features", "-r", &trace, "--labels", &file]);
+    let mut lines = csv.lines();
+    let mut header = lines.next().unwrap().split(',');
+    let column = header.position(|name| name == "label").unwrap();
+    let mut classes = BTreeMap::new();
+    for line in lines {
+        let class = line.split(',').nth(column).unwrap();
+        *classes.entry(class.to_owned()).or_default() += 1;
+    }
+    (classes, said)
+}
+
+#[test]
+fn a_missing_label_is_no_class_and_two_labels_are_not_one() {
+    let case = Case::new();
+    let classes = |text: &str| -> BTreeMap<String, u32> {
+        let pairs = text.split(' ').map(|pair| pair.split_once('=').unwrap());
+        pairs
+            .map(|(class, n)| (class.to_owned(), n.parse().unwrap()))
+            .collect()
+    };
+    // As pandas writes a column of numbers with missing values, and one of objects.
+    let frames = "frame,label\n1,0.0\n2,1.0\n3,\n4,NaN\n5,-\n6,false\n7,True\n8,scan\n";
+    let (found, said) = classes_of(&case, "frames.csv", frames);
+    assert_eq!(found, classes("=715 anomalous=2 benign=2 scan=1"));
+    assert!(
+        said.contains("no label in 3 lines of the label file"),
+        "{said}"
+    );
+    // The attackers' packets, but none of one attacker (flow 6: 6 packets).
+    let rules = "address,label\n10.9.0.6,\n10.9.0.0/24,scan\n";
+    let (found, _) = classes_of(&case, "rules.csv", rules);
+    assert_eq!(found, classes("=486 scan=234"));
+    let conn = |host: u8, label: &str| {
+        format!(
+            "{{\"ts\":{BEGIN_S},\"duration\":6.0,\"id.orig_h\":\"10.0.0.{host}\",\"id.orig_p\":{},\
+             \"id.resp_h\":\"10.1.0.1\",\"id.resp_p\":22,\"proto\":\"tcp\",\"label\":{label}}}\n",
+            40_000 + u16::from(host),
+        )
+    };
+    let zeek = [
+        (1, "\"scan\""),
+        (2, "\"\""),
+        (4, "null"),
+        (5, "false"),
+        (7, "\"-\""),
+    ];
+    let zeek: String = zeek.map(|(host, label)| conn(host, label)).concat();
+    let (found, said) = classes_of(&case, "conn.json", &zeek);
+    assert_eq!(found, classes("=708 benign=6 scan=6"));
+    assert!(
+        said.contains("no label in 3 lines of the label file"),
+        "{said}"
+    );
+
+    let (trace, file) = (case.path("trace.pcap"), case.path("wrong.csv"));
+    for (labels, says) in [
+        ("1,скан\n", "line 2: label 'скан' has letters or digits"),
+        ("1,?\n", "line 2: label '?' has no letter or digit"),
+        (
+            "1,a-b\n2,\"a,b\"\n",
+            "line 3: labels 'a,b' and 'a-b' would both be the class 'a-b'",
+        ),
+    ] {
+        std::fs::write(&file, format!("frame,label\n{labels}")).unwrap();
+        let output = strata(&["features", "-r", &trace, "--labels", &file]);
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        assert!(said.contains("wrong.csv") && said.contains(says), "{said}");
+    }
+    // Labels by hand: what the file could not be read with is not added to it.
+    let (log, file) = (case.log(), case.path("hand.json"));
+    let add = |label: &str| {
+        let label = format!("--label={label}");
+        strata(&[
+            "labels", "add", &log, &label, "-o", &file, "host", "10.9.0.0",
+        ])
+    };
+    assert!(add("a-b").status.success());
+    let before = std::fs::read(&file).unwrap();
+    for label in ["a,b", "скан", "?", "NaN", ""] {
+        let output = add(label);
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{label}: {said}");
+        assert_eq!(std::fs::read(&file).unwrap(), before);
+    }
 }
 
 #[test]
@@ -380,5 +490,35 @@ fn a_log_and_labels_by_hand_become_a_model() {
         "verdict: met\n",
     ] {
         assert!(said.contains(line), "{line}: {said}");
+    }
+}
+
+#[test]
+fn without_the_package_no_capture_is_read_for_a_page() {
+    let case = Case::new();
+    // Its labels would be refused, if they were read.
+    let (trace, none, page) = (
+        case.path("trace.pcap"),
+        case.path("none.csv"),
+        case.path("page.html"),
+    );
+    let model = case.path("model.json");
+    for command in [
+        vec!["eval", "-r", &trace, "--labels", &none, "--report", &page],
+        vec!["train", &trace, "--labels", &none, "-o", &model],
+    ] {
+        let mut strata = Command::new(env!("CARGO_BIN_EXE_strata"));
+        let output = strata
+            .args(&command)
+            .env("STRATA_PYTHON", "/bin/false")
+            .output()
+            .unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        assert!(
+            said.contains("cannot import the package `strata`"),
+            "{said}"
+        );
+        assert!(!said.contains("none.csv"), "{said}");
     }
 }

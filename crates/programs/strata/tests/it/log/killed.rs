@@ -202,6 +202,35 @@ fn an_abrupt_end_is_said_even_if_no_packet_is_known_to_be_lost() {
     }
 }
 
+/// What a killed recording may lack arrived after its last checkpoint.
+#[test]
+fn an_abrupt_end_is_not_said_of_packets_from_before_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = dir.path().join("log");
+    killed(&log);
+    let file = log.join("manifest.json");
+    let mut manifest = Manifest::from_json(&std::fs::read(&file).unwrap()).unwrap();
+    // As of an interface: the times of its packets are those of the clock.
+    manifest.recordings[0].live = true;
+    std::fs::write(&file, manifest.to_json()).unwrap();
+    for (times, is_said) in [
+        (&[][..], true),
+        (&["--to", "1000000000"], false),
+        (&["--from", "1000000000"], true),
+    ] {
+        for (command, options) in [("read", &[][..]), ("ask", &["packet-counts-per-source"])] {
+            let mut run = strata();
+            run.arg(command).args(times).arg(&log).args(options);
+            let warned = said(&run.output().unwrap());
+            assert_eq!(
+                warned.contains("that ended abruptly"),
+                is_said,
+                "{command} {times:?}: {warned}"
+            );
+        }
+    }
+}
+
 /// A full disk has ended a recording: nothing has counted the packets that came later.
 #[test]
 fn an_early_end_is_said_even_if_no_packet_is_known_to_be_lost() {

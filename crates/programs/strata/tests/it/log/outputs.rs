@@ -128,6 +128,47 @@ fn the_files_name_decides_its_format_unless_an_option_does() {
 }
 
 #[test]
+fn two_outputs_of_a_command_are_not_one_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let trace = sqli();
+    let labels = trace.with_file_name("labels.csv");
+    let path = |name: &str| dir.path().join(name);
+    fs::write(path("there.html"), "a page").unwrap();
+    symlink(path("there.html"), path("link.json")).unwrap();
+    fs::create_dir(path("sub")).unwrap();
+    for (output, report) in [
+        ("x.json", "x.json"),
+        ("x.json", "sub/../x.json"),
+        ("x.figures.json", "x.html"),
+        ("link.json", "there.html"),
+    ] {
+        let (output, report) = (path(output), path(report));
+        let mut train = strata();
+        train.arg("train").arg(&trace).arg("--labels").arg(&labels);
+        let said = refused(train.arg("-o").arg(&output).arg("--report").arg(&report));
+        assert!(said.contains("this is also the file of"), "{said}");
+        let mut eval = strata();
+        eval.args(["eval", "-r"])
+            .arg(&trace)
+            .arg("--labels")
+            .arg(&labels);
+        let said = refused(
+            eval.arg("--decisions")
+                .arg(&output)
+                .arg("--report")
+                .arg(&report),
+        );
+        assert!(said.contains("this is also the file of"), "{said}");
+    }
+    assert_eq!(fs::read_to_string(path("there.html")).unwrap(), "a page");
+    assert_eq!(
+        fs::read_dir(dir.path()).unwrap().count(),
+        3,
+        "only what was there"
+    );
+}
+
+#[test]
 fn nothing_is_written_over_what_is_read() {
     let dir = tempfile::tempdir().unwrap();
     let (log, trace) = (dir.path().join("log"), dir.path().join("trace.pcap"));

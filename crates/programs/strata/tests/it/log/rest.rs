@@ -257,6 +257,25 @@ fn a_watch_goes_on_whatever_is_in_its_way() {
     assert_eq!(text.matches("another process is").count(), 1, "{text}");
 }
 
+/// There is nothing to wait for: no recording makes the manifest of these files again.
+#[test]
+fn a_watch_ends_if_the_manifest_of_the_log_is_lost() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = dir.path().join("log");
+    let trace = data_dir().join("labelled/cic2017-sqli/trace.pcap");
+    ok(&mut record(&trace, &log));
+    std::fs::remove_file(log.join("manifest.json")).unwrap();
+    let mut watch = strata();
+    watch.arg("compact").arg(&log).args(["--every", "1s"]);
+    let output = watch.output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(
+        said.contains("manifest.json of this log is missing"),
+        "{said}"
+    );
+}
+
 /// Ctrl-C ends compaction at once, with status 130, and the log is as before.
 #[test]
 fn compaction_that_is_interrupted_ends_at_once_and_leaves_nothing_behind() {

@@ -125,9 +125,13 @@ fn the_check_finds_what_a_start_fails_on() {
         case(
             "[alerts]\nwebhook = 'alerts.example'\n",
             &[],
-            "alerts.example",
+            "alerts.webhook: not an address",
         ),
-        case("[alerts]\nwebhook = 'https://'\n", &[], "https://"),
+        case(
+            "[alerts]\nwebhook = 'https://'\n",
+            &[],
+            "alerts.webhook: not an address",
+        ),
         case(
             "[alerts]\nwebhook = 'https://a.example/'\nca_file = 'file'\n",
             &[],
@@ -361,7 +365,8 @@ fn an_input_that_is_forgotten_is_asked_for() {
 fn modes_that_keep_nothing_and_policies_for_nothing_are_warned_of() {
     let dir = tempfile::tempdir().unwrap();
     let config = "[modes.log-all]\nbenign = 'drop'\nanomalous = 'drop'\n\
-                  [[policy]]\nmatch = 'tcp'\naction = 'full'\ninterface = 'nope'\n";
+                  [[policy]]\nmatch = 'tcp'\naction = 'full'\ninterface = 'nope'\n\
+                  [elastic]\ndisk_space_percent = 200\n";
     fs::write(dir.path().join("strata.toml"), config).unwrap();
     let check = |input: &[&str]| {
         let mut record = strata();
@@ -379,6 +384,10 @@ fn modes_that_keep_nothing_and_policies_for_nothing_are_warned_of() {
         let text = check(&["-i", "lo"]);
         assert!(
             text.contains("warning: a policy is for interface nope"),
+            "{text}"
+        );
+        assert!(
+            text.contains("warning: elastic.disk_space_percent is 200 %"),
             "{text}"
         );
     }

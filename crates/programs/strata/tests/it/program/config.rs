@@ -91,7 +91,8 @@ fn each_value_has_its_origin() {
 fn a_report_has_what_is_asked_for_and_no_secrets() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("strata.toml");
-    let text = "mode = ['log-all']\n[alerts]\nwebhook = 'https://user:hunter2@example.com/hook'\n";
+    let text = "mode = ['log-all']\n[elastic]\nremove_percent = 90\n[alerts]\n\
+                webhook = 'https://user:hunter2@example.com/hook'\ntoken_file = 'hunter2'\n";
     fs::write(&path, text).unwrap();
     let out = dir.path().join("report.txt");
     let missing = dir.path().join("missing");
@@ -112,7 +113,8 @@ fn a_report_has_what_is_asked_for_and_no_secrets() {
         "\n== machine\n  Linux ",
         "\n  CapEff: ",
         "== interfaces\n  ",
-        "\n  alerts.webhook = (a URL)\n",
+        "\n  alerts.webhook = (set, not shown)\n",
+        "\n  elastic.remove_percent = 90.0\n",
         "\n  mode = [\"log-all\"]\n",
         "\n  detail = (of STRATA_DETAIL)\n",
         "missing: no log here",
@@ -133,4 +135,61 @@ fn a_report_has_what_is_asked_for_and_no_secrets() {
         "{said}"
     );
     assert_eq!(fs::read_to_string(&out).unwrap(), report);
+}
+
+#[test]
+fn a_report_has_nothing_of_a_file_that_is_no_configuration() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("strata.toml");
+    for (text, says) in [
+        // A line without its last quote.
+        (
+            "[alerts]\nwebhook = \"https://u:hunter2@h/x\n",
+            "line 2, column ",
+        ),
+        (
+            "[alerts]\nwebhook = \"u:hunter2@h/x\"\n",
+            "alerts.webhook: an invalid value",
+        ),
+        ("detail = 'hunter2'\n", "detail: an invalid value"),
+        // A key of age, a file of tokens.
+        (
+            "# created: 2026\nAGE-SECRET-KEY-1hunter2\n",
+            "line 2, column ",
+        ),
+        ("hunter2 analyst alice\n", "line 1, column "),
+        ("hunter2 = 'analyst'\n", "an unknown key"),
+    ] {
+        fs::write(&path, text).unwrap();
+        let output = strata()
+            .args(["bug-report", "--config"])
+            .arg(&path)
+            .output()
+            .unwrap();
+        assert!(output.status.success());
+        let said = [output.stdout, output.stderr].map(|text| String::from_utf8(text).unwrap());
+        let said = said.concat();
+        assert!(
+            said.contains("strata.toml: ") && said.contains(says),
+            "{says}: {said}"
+        );
+        assert!(!said.contains("hunter2"), "{said}");
+    }
+}
+
+#[test]
+fn what_a_recording_refuses_is_not_shown_as_in_force() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("strata.toml");
+    for (text, says) in [
+        ("detail = '99999999999999999GB/s'\n", "detail: "),
+        ("[alerts]\nwebhook = 'ftp://x'\n", "alerts.webhook: "),
+    ] {
+        fs::write(&path, text).unwrap();
+        let said = failed(strata().args(["config", "show", "--config"]).arg(&path));
+        assert!(
+            said.contains("strata.toml: ") && said.contains(says),
+            "{said}"
+        );
+    }
 }
