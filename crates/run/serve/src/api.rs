@@ -5,6 +5,7 @@ pub(crate) mod assets;
 mod change;
 #[cfg(test)]
 mod described;
+mod export;
 mod look;
 mod parameters;
 mod verify;
@@ -80,7 +81,7 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         .route("/searches/{search}/flows", get(look::flows))
         .route("/logs/{log}/flows/{flow}/packets", get(look::flow_packets))
         .route("/logs/{log}/packets/{packet}", get(look::packet))
-        .route("/logs/{log}/export", get(look::export))
+        .route("/logs/{log}/export", get(export::export))
         .route("/logs/{log}/reasons", get(look::reasons))
         .route("/logs/{log}/storage", get(look::storage))
         .route("/logs/{log}/models", get(look::models))
