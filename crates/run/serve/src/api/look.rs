@@ -173,7 +173,12 @@ fn may_search(app: &App, who: &Who, log: &str, sought: &Sought) -> Result<(), Re
 }
 
 /// What a request seeks in a log, if the user may. Names of networks are looked up off the server's thread.
-pub(super) async fn sought(app: &Arc<App>, who: &Who, log: &str, asked: &Asked) -> Result<Sought, Refused> {
+pub(super) async fn sought(
+    app: &Arc<App>,
+    who: &Who,
+    log: &str,
+    asked: &Asked,
+) -> Result<Sought, Refused> {
     let sought = match app.spec.names.is_empty() {
         true => asked.sought(&app.spec.names)?,
         false => {
@@ -219,7 +224,7 @@ pub(super) async fn search(
     tokio::task::spawn_blocking(move || {
         let _turn = turn;
         search::stream(
-            (&app.logs, &app.searches),
+            (&app.logs, (&app.searches, &who.name)),
             (&log, &sought, points),
             &stop,
             &mut sink,
@@ -235,14 +240,16 @@ pub(super) fn lines(body: crate::work::body::Body) -> Response {
 
 pub(super) async fn flows(
     State(app): Shared,
+    Extension(who): Extension<Who>,
     Path(id): Path<String>,
     uri: Uri,
 ) -> Answer<FlowPage> {
     let page: Page = query(&uri)?;
     let shared = Arc::clone(&app);
-    let rows = app
-        .work
-        .short(move |_| shared.searches.page(&id, &page, &shared.spec.names));
+    let rows = app.work.short(move |_| {
+        let names = &shared.spec.names;
+        shared.searches.page((&id, &who.name), &page, names)
+    });
     Ok(Json(rows.await?))
 }
 

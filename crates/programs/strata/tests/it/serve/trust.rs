@@ -189,6 +189,31 @@ fn filters_of_payload_need_the_role_that_sees_it() {
     assert_eq!(audit.as_array().unwrap().iter().filter(searched).count(), 5);
 }
 
+/// The number of a search is easy to guess, and its flows are those that a filter of payload selected.
+#[test]
+fn results_of_a_search_are_only_for_the_user_who_searched() {
+    let (_dir, log, more) = guarded();
+    let more: Vec<&str> = more.iter().map(String::as_str).collect();
+    let serving = Serving::start(&[&log], &more);
+    let of_payload = quoted("tcp[((tcp[12] & 0xf0) >> 2)] > 71");
+    for (owner, filter) in [(PAYLOAD, &*of_payload), (LOOK, "tcp"), (CHANGE, "")] {
+        let path = format!("/api/v1/logs/0/search?filter={filter}");
+        let found = serving.send("GET", &path, &[&bearer(owner)], b"").lines();
+        let done = found.last().unwrap();
+        assert_eq!(done["event"], "done", "{done}");
+        let search = done["search"].as_str().unwrap();
+        let path = format!("/api/v1/searches/{search}/flows");
+        for token in [LOOK, PAYLOAD, CHANGE] {
+            let answer = serving.send("GET", &path, &[&bearer(token)], b"");
+            let status = if token == owner { 200 } else { 404 };
+            assert_eq!(answer.status, status, "{owner} {token}");
+            if token != owner {
+                assert_eq!(answer.json()["code"], "expired");
+            }
+        }
+    }
+}
+
 #[test]
 fn a_role_that_may_not_look_at_payload_gets_headers() {
     let (_dir, log, more) = guarded();
