@@ -34,6 +34,17 @@ enum Holds {
     FlowTable,
 }
 
+impl Holds {
+    /// The role that a download needs, as SQL on the same columns does: the table of flows has content of payload, such
+    /// as URIs and answers of DNS, while the table of packets only has headers, sizes and reasons.
+    fn needs(&self) -> Role {
+        match self {
+            Self::Packets | Self::Flows(_) | Self::FlowTable => Role::Payload,
+            Self::PacketTable => Role::Look,
+        }
+    }
+}
+
 /// A download.
 struct Format {
     asked: &'static str,
@@ -94,16 +105,17 @@ pub(super) async fn export(
         .iter()
         .find(|of| asked.format.as_deref() == Some(of.asked));
     let format = format.ok_or_else(unknown)?;
-    if matches!(format.holds, Holds::Packets) {
-        who.may(Role::Payload, app.spec.read_only)?;
+    who.may(format.holds.needs(), app.spec.read_only)?;
+    if format.holds.needs() == Role::Payload {
         let of_flow = sought.flow.as_ref().map(flow_id::id);
         let of_flow = of_flow.map_or_else(String::new, |id| format!(", flow {id}"));
         let what = format!(
-            "downloaded packets: log {log}{of_flow}, filter '{}'",
-            sought.text
+            "downloaded {}: log {log}{of_flow}, filter '{}'",
+            format.asked, sought.text
         );
         app.audit.note(&who.name, &what, "");
-    } else if !matches!(format.holds, Holds::PacketTable)
+    }
+    if matches!(format.holds, Holds::Flows(_) | Holds::FlowTable)
         && (sought.kept.granularity.is_some() || sought.kept.reason.is_some())
     {
         let error = "the packets of a flow may differ in reason and granularity: download packets, or \
