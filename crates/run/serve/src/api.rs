@@ -340,7 +340,5 @@ async fn question(
 ) -> Answer<AnswerTable> {
     who.may(Role::Payload, app.spec.read_only)?;
     let asked: ask::Question = body(given).await?;
-    app.audit
-        .note(&who.name, &format!("asked: {}", asked.text), "");
-    Ok(Json(ask::ask(&app, &asked).await?))
+    Ok(Json(ask::ask(&app, &who, &asked).await?))
 }

@@ -16,6 +16,7 @@ use strata_archive::{Kind, Table};
 use strata_gpv::marple::SHIPPED;
 use utoipa::ToSchema;
 
+use crate::access::trust::Who;
 use crate::answers::refused::Refused;
 use crate::app::App;
 use crate::ask::shape::Shape;
@@ -300,8 +301,8 @@ pub(crate) enum ColumnType {
     Bool,
 }
 
-/// Asks.
-pub(crate) async fn ask(app: &App, asked: &Question) -> Result<AnswerTable, Refused> {
+/// Asks, which is an access to payload.
+pub(crate) async fn ask(app: &App, who: &Who, asked: &Question) -> Result<AnswerTable, Refused> {
     if asked.text.trim().is_empty() || asked.text.len() > QUESTION_BYTES_MAX {
         let error = format!("a query must have from 1 to {QUESTION_BYTES_MAX} bytes");
         return Err(Refused::invalid("text", error));
@@ -320,6 +321,8 @@ pub(crate) async fn ask(app: &App, asked: &Question) -> Result<AnswerTable, Refu
     let (program, arguments) = command(app, asked, (&dir, &shape))?;
     let rows_max = asked.rows_max.unwrap_or(ROWS_USUAL).clamp(1, ROWS_MAX);
     let _turn = app.work.turn().await?;
+    let what = format!("asked log {}: {}", asked.log, asked.text);
+    app.audit.note(&who.name, &what, "");
     let since = Instant::now();
     let answered =
         crate::work::child::run(&program, arguments, (Vec::new(), BYTES_MAX), AFTER).await;

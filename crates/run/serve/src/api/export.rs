@@ -17,12 +17,12 @@ use strata_query::{
 use strata_store::{Damage, Log, damage_counts, damage_texts};
 use strata_wire::count_of;
 
-use super::look::{DOWNLOAD, sought};
+use super::look::{DOWNLOAD, note_search, sought};
 use super::{Shared, query};
 use crate::access::trust::{Role, Who};
 use crate::answers::refused::Refused;
 use crate::logs as of_logs;
-use crate::search::{Asked, Sought, flow_id};
+use crate::search::{Asked, Sought};
 use crate::work::body::{Sink, body as streamed_body};
 use crate::work::until;
 
@@ -95,7 +95,7 @@ pub(super) async fn export(
     uri: Uri,
 ) -> Result<Response, Refused> {
     let asked: Asked = query(&uri)?;
-    let sought = sought(&app, &who, &log, &asked).await?;
+    let sought = sought(&app, &who, &asked).await?;
     let unknown = || {
         let names: Vec<&str> = FORMATS.iter().map(|of| of.asked).collect();
         let names = names.join(", ");
@@ -106,15 +106,6 @@ pub(super) async fn export(
         .find(|of| asked.format.as_deref() == Some(of.asked));
     let format = format.ok_or_else(unknown)?;
     who.may(format.holds.needs(), app.spec.read_only)?;
-    if format.holds.needs() == Role::Payload {
-        let of_flow = sought.flow.as_ref().map(flow_id::id);
-        let of_flow = of_flow.map_or_else(String::new, |id| format!(", flow {id}"));
-        let what = format!(
-            "downloaded {}: log {log}{of_flow}, filter '{}'",
-            format.asked, sought.text
-        );
-        app.audit.note(&who.name, &what, "");
-    }
     if matches!(format.holds, Holds::Flows(_) | Holds::FlowTable)
         && (sought.kept.granularity.is_some() || sought.kept.reason.is_some())
     {
@@ -141,6 +132,12 @@ pub(super) async fn export(
     if let Some(class) = class.filter(|class| !of_logs::is_class(&classes, class)) {
         let error = of_logs::no_class(&classes, class);
         return Err(Refused::invalid("class", error));
+    }
+    // Only now is it certain that the download begins.
+    note_search(&app, &who, &log, &sought);
+    if format.holds.needs() == Role::Payload {
+        let what = format!("downloaded {}: log {log}{}", format.asked, sought.words());
+        app.audit.note(&who.name, &what, "");
     }
     let (_, waiting) = until(DOWNLOAD);
     let (mut sink, body) = streamed_body(connection.map(|Extension(one)| one), waiting);

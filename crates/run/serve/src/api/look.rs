@@ -150,11 +150,13 @@ pub(super) async fn models(
     Ok(Json(all.await?))
 }
 
-/// Refuses a filter that may test payload to those who may not see it: many of its kind would tell it byte by byte. Of
-/// others, such a search is an access to payload.
-fn may_search(app: &App, who: &Who, log: &str, sought: &Sought) -> Result<(), Refused> {
-    let filter = sought.filter.as_ref();
-    if !filter.is_some_and(Filter::may_test_payload) {
+fn tests_payload(sought: &Sought) -> bool {
+    sought.filter.as_ref().is_some_and(Filter::may_test_payload)
+}
+
+/// Refuses a filter that may test payload to those who may not see it: many of its kind would tell it byte by byte.
+fn may_search(app: &App, who: &Who, sought: &Sought) -> Result<(), Refused> {
+    if !tests_payload(sought) {
         return Ok(());
     }
     who.may(Role::Payload, app.spec.read_only).map_err(|_| {
@@ -166,19 +168,19 @@ fn may_search(app: &App, who: &Who, log: &str, sought: &Sought) -> Result<(), Re
             Role::Payload.name()
         );
         Refused::new(StatusCode::FORBIDDEN, "role", error)
-    })?;
-    let what = format!("searched payload: log {log}, filter '{}'", sought.text);
-    app.audit.note(&who.name, &what, "");
-    Ok(())
+    })
 }
 
-/// What a request seeks in a log, if the user may. Names of networks are looked up off the server's thread.
-pub(super) async fn sought(
-    app: &Arc<App>,
-    who: &Who,
-    log: &str,
-    asked: &Asked,
-) -> Result<Sought, Refused> {
+/// A search that begins, if its filter may test payload: an access to payload.
+pub(super) fn note_search(app: &App, who: &Who, log: &str, sought: &Sought) {
+    if tests_payload(sought) {
+        let what = format!("searched payload: log {log}{}", sought.words());
+        app.audit.note(&who.name, &what, "");
+    }
+}
+
+/// What a request seeks, if the user may. Names of networks are looked up off the server's thread.
+pub(super) async fn sought(app: &Arc<App>, who: &Who, asked: &Asked) -> Result<Sought, Refused> {
     let sought = match app.spec.names.is_empty() {
         true => asked.sought(&app.spec.names)?,
         false => {
@@ -187,7 +189,7 @@ pub(super) async fn sought(
             sought.await?
         }
     };
-    may_search(app, who, log, &sought)?;
+    may_search(app, who, &sought)?;
     Ok(sought)
 }
 
@@ -198,12 +200,14 @@ pub(super) async fn series(
     uri: Uri,
 ) -> Answer<Series> {
     let asked: Asked = query(&uri)?;
-    let sought = sought(&app, &who, &log, &asked).await?;
+    let sought = sought(&app, &who, &asked).await?;
     let points = asked.points.unwrap_or(POINTS);
     let shared = Arc::clone(&app);
-    let series = app
-        .work
-        .long(move |stop| search::series(&shared.logs, &log, &sought, points, stop));
+    let series = app.work.long(move |stop| {
+        shared.logs.dir(&log)?;
+        note_search(&shared, &who, &log, &sought);
+        search::series(&shared.logs, &log, &sought, points, stop)
+    });
     Ok(Json(series.await?))
 }
 
@@ -215,10 +219,11 @@ pub(super) async fn search(
     uri: Uri,
 ) -> Result<Response, Refused> {
     let asked: Asked = query(&uri)?;
-    let sought = sought(&app, &who, &log, &asked).await?;
+    let sought = sought(&app, &who, &asked).await?;
     app.logs.dir(&log)?;
     let points = asked.points.unwrap_or(POINTS);
     let turn = app.work.turn().await?;
+    note_search(&app, &who, &log, &sought);
     let (stop, waiting) = until(LONG);
     let (mut sink, body) = streamed_body(connection.map(|Extension(one)| one), waiting);
     tokio::task::spawn_blocking(move || {
@@ -333,11 +338,13 @@ pub(super) async fn reasons(
     uri: Uri,
 ) -> Answer<Reasons> {
     let (asked, limited): (Asked, Limited) = (query(&uri)?, query(&uri)?);
-    let sought = sought(&app, &who, &log, &asked).await?;
+    let sought = sought(&app, &who, &asked).await?;
     let shared = Arc::clone(&app);
-    let reasons = app
-        .work
-        .long(move |stop| stored::reasons(&shared.logs, &log, &sought, limited.limit, stop));
+    let reasons = app.work.long(move |stop| {
+        shared.logs.dir(&log)?;
+        note_search(&shared, &who, &log, &sought);
+        stored::reasons(&shared.logs, &log, &sought, limited.limit, stop)
+    });
     Ok(Json(reasons.await?))
 }
 

@@ -225,6 +225,42 @@ fn results_of_a_search_are_only_for_the_user_who_searched() {
 }
 
 #[test]
+fn the_audit_has_the_downloads_that_began_and_what_was_in_them() {
+    let (_dir, log, more) = guarded();
+    let more: Vec<&str> = more.iter().map(String::as_str).collect();
+    let serving = Serving::start(&[&log], &more);
+    let who = bearer(PAYLOAD);
+    let get = |query: &str| {
+        let path = format!("/api/v1/logs/{query}");
+        serving.send("GET", &path, &[&who], b"").status
+    };
+    let of_payload = quoted("tcp[((tcp[12] & 0xf0) >> 2)] > 71");
+    for (query, status) in [
+        ("0/export?format=pcapng&class=none", 400),
+        ("0/export?format=csv&reason=x", 400),
+        ("9/export?format=json", 404),
+        (
+            &*format!("0/export?format=json&class=none&filter={of_payload}"),
+            400,
+        ),
+        (&*format!("9/series?filter={of_payload}"), 404),
+    ] {
+        assert_eq!(get(query), status, "{query}");
+    }
+    assert_eq!(
+        get("0/export?format=pcapng&from=1&to=2&granularity=full&filter=tcp"),
+        200
+    );
+    assert_eq!(get("0/export?format=csv"), 200);
+    let audit = serving.send("GET", "/api/v1/audit", &[&who], b"").json();
+    let audit = audit.as_array().unwrap().iter().rev();
+    let audit: Vec<&str> = audit.map(|event| event["what"].as_str().unwrap()).collect();
+    let times = "from 1970-01-01T00:00:01.000000000Z, to 1970-01-01T00:00:02.000000000Z";
+    let first = format!("downloaded pcapng: log 0, {times}, granularity full, filter 'tcp'");
+    assert_eq!(audit, [&*first, "downloaded csv: log 0"]);
+}
+
+#[test]
 fn a_role_that_may_not_look_at_payload_gets_headers() {
     let (_dir, log, more) = guarded();
     let more: Vec<&str> = more.iter().map(String::as_str).collect();
