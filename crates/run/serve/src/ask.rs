@@ -28,6 +28,8 @@ use crate::work::child::NoAnswer;
 const SQL: &str = "strata-sql";
 /// Its memory.
 const SQL_MEMORY: &str = "512MiB";
+/// What a program says when an allocation fails; `strata-sql` may have four times its memory for sorting in all.
+const NO_MEMORY: &str = "memory allocation of ";
 /// How long an answer may take, its bytes and rows.
 const AFTER: Duration = Duration::from_secs(60);
 const BYTES_MAX: u64 = 32 << 20;
@@ -342,6 +344,10 @@ pub(crate) async fn ask(app: &App, who: &Who, asked: &Question) -> Result<Answer
         Language::Sql => answered.is_cut || answer::is_whole(&answered.output),
         Language::Marple => answered.succeeded || !answered.output.is_empty(),
     };
+    if !is_answer && answered.said.contains(NO_MEMORY) {
+        let error = "the query needs more than 2 GiB of memory: narrow it, or shorten the values that it builds";
+        return Err(Refused::invalid("text", error));
+    }
     if !is_answer {
         return Err(Refused::invalid("text", answered.said.trim()));
     }
