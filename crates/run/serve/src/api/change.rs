@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use strata_control::client::{Client, ClientError};
 use strata_control::{DetailRequest, ModeRequest, PolicyRequest, PolicyStatus};
+use strata_rules::PolicyError;
 use utoipa::ToSchema;
 
 use super::{Answer, Shared, body, bytes, query, recorder};
@@ -246,7 +247,10 @@ pub(super) async fn add_policy(
     let recorder = changed(&app, &who, &id)?;
     let asked: PolicyRequest = body(given).await?;
     // The place of an error is known here.
-    crate::search::filter("match", &asked.policy.matches)?;
+    crate::filters::check_match(&asked.policy.matches)?;
+    if let Err(error @ PolicyError::NoInterface) = asked.policy.policy() {
+        return Err(Refused::invalid("interface", error.to_string()));
+    }
     let (policy, reason) = (asked.policy.clone(), asked.why.clone());
     let request = PolicyRequest {
         why: why(&who, &asked.why)?,
