@@ -28,7 +28,7 @@ use tokio::time::timeout;
 use utoipa::ToSchema;
 
 use crate::access::audit::AuditEvent;
-use crate::access::trust::{self, Login, Role, Who, admit};
+use crate::access::trust::{self, Gate, Login, Role, Who, admit};
 use crate::answers::parts::RecorderEvent;
 use crate::answers::refused::Refused;
 use crate::app::App;
@@ -289,14 +289,18 @@ async fn live(
     State(app): Shared,
     Extension(who): Extension<Who>,
     connection: Option<Extension<Connection>>,
+    headers: HeaderMap,
 ) -> Response {
+    let gate = Arc::clone(&app.gate);
+    let session = Gate::session(&who, &headers).map(str::to_owned);
+    let may_listen = move || session.as_deref().is_none_or(|session| gate.holds(session));
     let connection = connection.map(|Extension(connection)| connection);
     if let Some(connection) = &connection {
         connection.lasts();
     }
     let (pieces, body) = pushed();
     let ticks = app.ticks.subscribe();
-    tokio::spawn(recorders::feed(ticks, pieces, (who.expires, connection)));
+    tokio::spawn(recorders::feed(ticks, pieces, (may_listen, connection)));
     let kind = [(header::CONTENT_TYPE, "text/event-stream")];
     (kind, Body::new(body)).into_response()
 }

@@ -232,6 +232,18 @@ impl Sessions {
     }
 }
 
+impl Gate {
+    /// The login with which a user was let in, if it is one with an end; for [`Self::holds`].
+    pub(crate) fn session<'a>(who: &Who, headers: &'a HeaderMap) -> Option<&'a str> {
+        who.expires.and_then(|_| cookie(headers))
+    }
+
+    /// Whether a login still holds: it ends by logout, after [`SESSION`], or because too many others came later.
+    pub(crate) fn holds(&self, session: &str) -> bool {
+        self.sessions.find(session).is_some()
+    }
+}
+
 /// Logs in with a token: the cookie to set, and who it is.
 pub(crate) fn log_in(
     gate: &Gate,
