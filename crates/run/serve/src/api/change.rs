@@ -310,7 +310,9 @@ pub(super) async fn remove_policy(
     let removed = told(&app, &recorder, move |client| {
         let policies = client.policies()?;
         let known = policies.into_iter().find(|policy| policy.id == number);
-        client.remove_policy(number)?;
+        if known.is_some() {
+            client.remove_policy(number)?;
+        }
         Ok(known)
     });
     let removed = removed.await?.ok_or_else(missing)?;
