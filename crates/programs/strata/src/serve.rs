@@ -358,6 +358,21 @@ fn tokens(file: &Path) -> Result<Vec<(Role, String)>> {
                 (known?, token.trim())
             }
         };
+        if token.contains(char::is_whitespace) {
+            let number = number + 1;
+            return Err(refuse(format!(
+                "{named}, line {number}: more than a role and a token: write remarks on lines of their own that begin \
+                 with #"
+            )));
+        }
+        let known = tokens.iter().find(|(_, known)| known == token);
+        if let Some((known, _)) = known.filter(|(known, _)| *known != role) {
+            let number = number + 1;
+            return Err(refuse(format!(
+                "{named}, line {number}: this token has the role {} on an earlier line: give it one role",
+                known.name()
+            )));
+        }
         if token.len() < TOKEN_BYTES_MIN {
             let number = number + 1;
             return Err(refuse(format!(
@@ -385,7 +400,9 @@ fn end_before_recordings() {
         return;
     }
     if let Err(error) = std::fs::write(FILE, OOM_SCORE.to_string()) {
-        warn!("{FILE}: {error}: if memory runs out, the kernel may end a recording before this page");
+        warn!(
+            "{FILE}: {error}: if memory runs out, the kernel may end a recording before this page"
+        );
     }
 }
 

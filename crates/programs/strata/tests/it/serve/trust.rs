@@ -392,6 +392,12 @@ fn what_would_let_anybody_in_does_not_start() {
         ("short", 0o600, "openssl rand"),
         ("", 0o600, "no token"),
         ("root 0123456789abcdef", 0o600, "line 1"),
+        ("look 0123456789abcdef alice", 0o600, "line 1: more than"),
+        (
+            "look 0123456789abcdef\n\nchange 0123456789abcdef",
+            0o600,
+            "line 3: this token has the role look",
+        ),
     ] {
         fs::write(&file, content).unwrap();
         fs::set_permissions(&file, fs::Permissions::from_mode(mode)).unwrap();
