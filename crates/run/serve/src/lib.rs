@@ -232,7 +232,23 @@ pub fn serve(spec: Spec) -> Result<Server, ServeError> {
                 Err(error) => return (app.spec.warn)(error.to_string()),
             };
             recorders::watch(&app.recorders, app.ticks.clone());
-            tokio::spawn(serve_tcp(listener, api::router(app), tls));
+            let takes_certificates = app
+                .spec
+                .tls
+                .as_ref()
+                .is_some_and(|tls| tls.authority.is_some());
+            let gate = Arc::clone(&app.gate);
+            let refused = move |peer, why: &str| {
+                if takes_certificates {
+                    gate.refused_by_tls(peer, why);
+                }
+            };
+            tokio::spawn(serve_tcp(
+                listener,
+                api::router(app),
+                tls,
+                Arc::new(refused),
+            ));
             let _ = stopped.await;
         });
         drop(state);

@@ -137,6 +137,20 @@ impl Gate {
         }
     }
 
+    /// Notes a client that TLS refused where certificates are a login. Its address does not wait: tokens of others behind
+    /// it are as good as before.
+    pub(crate) fn refused_by_tls(&self, peer: SocketAddr, why: &str) {
+        if let Some(untold) = self.attempts.seen(Instant::now()) {
+            let untold = match untold {
+                0 => String::new(),
+                untold => format!("{untold} other earlier failures are not listed"),
+            };
+            let peer = peer.ip().to_canonical().to_string();
+            let what = format!("could not log in: TLS: {why}");
+            self.audit.note_failed(&peer, &what, &untold);
+        }
+    }
+
     /// Looks at what somebody shows to be let in, unless their address has to wait.
     fn attempt<T>(
         &self,

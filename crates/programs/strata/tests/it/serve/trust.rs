@@ -508,6 +508,12 @@ fn certificates_let_in_by_tls_alone() {
         let nothing = answer.as_ref().map_or(true, String::is_empty);
         assert!(nothing, "{name:?}: {answer:?}");
     }
+    let audit = friend("GET /api/v1/audit");
+    assert_eq!(
+        audit.matches("could not log in: TLS: ").count(),
+        2,
+        "{audit}"
+    );
     // Who speaks no TLS gets nothing.
     let mut plain = TcpStream::connect(&serving.address).unwrap();
     plain.write_all(b"GET / HTTP/1.0\r\n\r\n").unwrap();
