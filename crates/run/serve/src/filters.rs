@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use serde::{Deserialize, Serialize};
 use strata_networks::Names;
-use strata_rules::Action;
+use strata_rules::{Action, PolicyError};
 use utoipa::ToSchema;
 
 use crate::answers::refused::{Refused, units};
@@ -162,6 +162,8 @@ pub(crate) struct PolicyAsked {
     pub(crate) matches: String,
     pub(crate) action: String,
     #[serde(default)]
+    pub(crate) interface: Option<String>,
+    #[serde(default)]
     pub(crate) log: Option<String>,
 }
 
@@ -184,6 +186,14 @@ impl PolicyAsked {
         }
         if let Err(error) = self.action.parse::<Action>() {
             return Some(Refused::invalid("action", error.to_string()));
+        }
+        if self
+            .interface
+            .as_deref()
+            .is_some_and(|name| name.trim().is_empty())
+        {
+            let error = PolicyError::NoInterface.to_string();
+            return Some(Refused::invalid("interface", error));
         }
         let filter = strata_filter::Filter::parse(&self.matches).ok()?;
         // As a recording would: some filters cannot be rules.

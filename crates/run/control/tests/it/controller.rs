@@ -533,6 +533,19 @@ fn a_refused_reload_changes_nothing_whatever_is_at_work() {
     }
 }
 
+/// An interface may be captured later, so that its policy is no error.
+#[test]
+fn a_policy_for_an_interface_that_is_not_captured_is_remarked_on() {
+    let controller = controller(false);
+    // Files have no interfaces.
+    assert_eq!(controller.status().not_captured("nope"), None);
+    controller.tick(Instant::now() + Duration::from_secs(1), blocks(1));
+    let status = controller.status();
+    assert_eq!(status.not_captured("eth0"), None);
+    let remark = status.not_captured("nope").unwrap();
+    assert!(remark.contains("'nope' (captured: eth0)"), "{remark}");
+}
+
 /// A variable of a script that is unset would drop everything.
 #[test]
 fn a_policy_without_a_filter_is_refused() {

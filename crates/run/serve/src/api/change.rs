@@ -256,11 +256,24 @@ pub(super) async fn add_policy(
         why: why(&who, &asked.why)?,
         ..asked
     };
-    let added = told(&app, &recorder, move |client| client.add_policy(&request)).await?;
+    let added = told(&app, &recorder, move |client| {
+        let added = client.add_policy(&request)?;
+        // The policy is there, also if the recording ends now.
+        let remark = match &request.policy.interface {
+            Some(interface) => {
+                let status = client.status().ok();
+                status.and_then(|status| status.not_captured(interface))
+            }
+            None => None,
+        };
+        Ok((added, remark))
+    });
+    let (added, remark) = added.await?;
     let (action, matches) = (&policy.action, &policy.matches);
     let what = format!(
-        "policy {} added on recorder {id}: {action} for {matches}",
-        added.id
+        "policy {} added on recorder {id}: {action} for {matches}{}",
+        added.id,
+        remark.map_or_else(String::new, |remark| format!("; {remark}")),
     );
     app.audit.note(&who.name, &what, &reason);
     let mut command = format!(

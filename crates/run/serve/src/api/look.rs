@@ -98,12 +98,20 @@ pub(super) async fn check_policy(State(app): Shared, given: Body) -> Answer<Poli
         text: asked.matches,
         ..Sought::default()
     };
+    let is_of_interface = asked.interface.is_some();
     let shared = Arc::clone(&app);
     let action = asked.action.parse::<Action>();
     let action = action.map_err(|error| Refused::invalid("action", error.to_string()))?;
     let matched = app.work.long(move |stop| {
         let log = of_logs::open(&shared.logs, &log)?;
-        let (totals, covered) = search::matched(&log, &sought, stop)?;
+        let (totals, mut covered) = search::matched(&log, &sought, stop)?;
+        if is_of_interface {
+            let all = "packets of all interfaces are counted, not only those of the policy's";
+            covered.remark = Some(match covered.remark {
+                Some(remark) => format!("{remark}; {all}"),
+                None => String::from(all),
+            });
+        }
         Ok(Matched {
             totals,
             would: would(&log, (&sought, action), totals.packets, stop)?,
