@@ -29,7 +29,7 @@ const PACKETS: readonly string[] = ["pcapng", "packets-parquet"];
 export function Downloads(props: {
   what: What;
   command: SearchResult["command"] | { pcapng: string } | null;
-  /** Whether this user may have packets, with their payload. */
+  /** Whether this user may have what contains payload: packets, and flows with URIs and names from it. */
   payload: boolean;
   /** What one should know of all of them. */
   children?: ComponentChildren;
@@ -39,14 +39,14 @@ export function Downloads(props: {
   // Flows have no reason and no granularity; their packets have.
   const packetsOnly = !!(query.reason || query.granularity);
   const offered = FORMATS.filter(
-    ([format]) => (format === "pcapng" ? props.payload : !packetsOnly || PACKETS.includes(format)),
+    ([format]) => (props.payload || format === "packets-parquet") && (!packetsOnly || PACKETS.includes(format)),
   );
   return (
     <details class="menu">
       <summary>Download</summary>
       <div class="menu-body wide">
         {props.children}
-        {!props.payload && <p>Only users who may view payload can download packets with their bytes.</p>}
+        {!props.payload && <p>Only users who may view payload can download packets with their bytes, and flows.</p>}
         {props.command && <p class="quiet">Next to each download is the command line that writes the same file.</p>}
         <ul class="downloads">
           {offered.map(([format, name]) => {

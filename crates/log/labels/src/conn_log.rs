@@ -3,7 +3,7 @@
 //! A flow that is labelled again has the new label only.
 
 use std::collections::HashMap;
-use std::fs;
+use std::fs::{self, File};
 use std::io::{self, ErrorKind, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -47,6 +47,16 @@ pub enum ConnLogError {
         /// The error of the operating system.
         source: io::Error,
     },
+    /// Its directory cannot be locked.
+    #[error(
+        "{file}: cannot lock its directory, so that nothing else adds labels meanwhile: {source}"
+    )]
+    Lock {
+        /// The file.
+        file: String,
+        /// The error of the operating system.
+        source: io::Error,
+    },
     /// A line is not that of a connection with a label.
     #[error("{file}: line {line}: labels cannot be added to this file: {source}")]
     Line {
@@ -83,6 +93,8 @@ pub struct ConnLog {
     flows: Vec<Labelled>,
     /// Places in `flows`.
     by_key: HashMap<FlowKey, Vec<usize>>,
+    /// The directory, which is locked while this exists.
+    _lock: Option<File>,
 }
 
 /// A line of it.
@@ -95,7 +107,40 @@ struct Labelled {
     line: Option<String>,
 }
 
+/// The directory of a file, as it is opened.
+fn folder(path: &Path) -> &Path {
+    let folder = path.parent();
+    let folder = folder.filter(|folder| !folder.as_os_str().is_empty());
+    folder.unwrap_or(Path::new("."))
+}
+
 impl ConnLog {
+    /// Reads a file, if there is one, to change it: until this is dropped, others who do so wait. Its directory is
+    /// locked (flock(2)), since the file is replaced, and the kernel unlocks it however this process ends.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::read`]; if its directory cannot be locked.
+    pub fn read_locked(path: &Path) -> Result<Self, ConnLogError> {
+        let real = match fs::canonicalize(path) {
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(path.to_owned()),
+            found => found,
+        };
+        let locked = real.and_then(|real| {
+            let folder = File::open(folder(&real))?;
+            folder.lock()?;
+            Ok(folder)
+        });
+        let lock = locked.map_err(|source| ConnLogError::Lock {
+            file: path.display().to_string(),
+            source,
+        })?;
+        Ok(Self {
+            _lock: Some(lock),
+            ..Self::read(path)?
+        })
+    }
+
     /// Reads a file, if there is one.
     ///
     /// # Errors
@@ -108,6 +153,7 @@ impl ConnLog {
             name,
             flows: Vec::new(),
             by_key: HashMap::new(),
+            _lock: None,
         };
         let cannot = |source| ConnLogError::Read {
             file: path.display().to_string(),
@@ -251,18 +297,12 @@ impl ConnLog {
             file: self.name.clone(),
             source,
         };
-        let folder = self
-            .path
-            .parent()
-            .filter(|path| !path.as_os_str().is_empty());
         let mut builder = tempfile::Builder::new();
         // What is not there yet gets the permissions of any new file.
         let before = fs::metadata(&self.path).map(|found| found.permissions());
         let permissions = before.unwrap_or_else(|_| fs::Permissions::from_mode(0o666));
         builder.prefix(".labels").permissions(permissions);
-        let mut file = builder
-            .tempfile_in(folder.unwrap_or(Path::new(".")))
-            .map_err(cannot)?;
+        let mut file = builder.tempfile_in(folder(&self.path)).map_err(cannot)?;
         let mut text = String::new();
         for flow in &self.flows {
             match &flow.line {
@@ -315,5 +355,47 @@ fn protocol(number: u8) -> Value {
         17 => json!("udp"),
         58 => json!("icmp6"),
         number => json!(number),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{IpAddr, Ipv4Addr};
+    use std::thread;
+
+    use super::*;
+
+    const SPAN: Span = Span {
+        from_ns: 1_700_000_000_000_000_000,
+        to_ns: 1_700_000_001_000_000_000,
+        low_to_high: true,
+    };
+
+    #[test]
+    fn labels_that_are_added_at_once_are_all_kept() {
+        const ADDERS: u16 = 8;
+        const EACH: u16 = 20;
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("labels.json");
+        let key = |adder: u16, number: u16| {
+            let [from, to] = [1, 2].map(|last| IpAddr::from(Ipv4Addr::new(10, 0, 0, last)));
+            crate::flows::key((from, 1000 + adder), (to, 2000 + number), 6)
+        };
+        thread::scope(|scope| {
+            for adder in 0..ADDERS {
+                let path = &path;
+                scope.spawn(move || {
+                    for number in 0..EACH {
+                        let mut file = ConnLog::read_locked(path).unwrap();
+                        let mut changes = Changes::default();
+                        file.put(key(adder, number), &SPAN, "scan", &mut changes);
+                        assert_eq!(changes.new, 1);
+                        file.write().unwrap();
+                    }
+                });
+            }
+        });
+        let lines = fs::read_to_string(&path).unwrap();
+        assert_eq!(lines.lines().count(), usize::from(ADDERS * EACH));
     }
 }

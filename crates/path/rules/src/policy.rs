@@ -193,6 +193,17 @@ pub enum PolicyError {
     /// The expression is invalid.
     #[error(transparent)]
     Filter(#[from] ParseError),
+    /// The expression is empty.
+    #[error(
+        "the filter of the policy is empty, and would match every packet: write a filter; to change the amount that is \
+         kept of all packets, set a mode"
+    )]
+    Empty,
+    /// An interface with an empty name.
+    #[error(
+        "the interface of the policy has an empty name: name one, or leave it out for all interfaces"
+    )]
+    NoInterface,
     /// The expression cannot be turned into rules.
     #[error(transparent)]
     Rules(#[from] TranslateError),

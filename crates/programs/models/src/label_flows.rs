@@ -124,13 +124,16 @@ fn add(args: &AddArgs) -> Result<()> {
         &args.output,
         &args.key.sources([(args.log.as_path(), &log)]),
     )?;
-    let file = ConnLog::read(&args.output);
-    let mut file = file.map_err(|error| match error {
+    let refused = |error| match error {
         ConnLogError::NoFile(_) => refuse(error.to_string()),
         error => error.into(),
-    })?;
-    let class = file.class_of(label);
-    let class = class.map_err(|error| refuse(format!("--label: {error}")))?;
+    };
+    let class_in = |file: &ConnLog| {
+        let class = file.class_of(label);
+        class.map_err(|error| refuse(format!("--label: {error}")))
+    };
+    // Before the log is read, which may take long; others may add labels meanwhile.
+    class_in(&ConnLog::read(&args.output).map_err(refused)?)?;
     let choice = Choice {
         find: find(args, &log, filter.as_ref())?,
         community_ids: &args.community_ids,
@@ -143,11 +146,13 @@ fn add(args: &AddArgs) -> Result<()> {
         let but = remark(&matching);
         bail!(
             "no flow of the log matches{but}; {} is unchanged",
-            file.name()
+            args.output.display()
         );
     }
     let whole = whole(&log, &matching).map_err(said)?;
     let flows = labelled(&matching, &whole);
+    let mut file = ConnLog::read_locked(&args.output).map_err(refused)?;
+    let class = class_in(&file)?;
     let mut changes = Changes::default();
     for (key, span) in &flows {
         file.put(*key, span, label, &mut changes);

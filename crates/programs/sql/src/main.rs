@@ -21,6 +21,7 @@ use datafusion::execution::context::SQLOptions;
 use datafusion::execution::disk_manager::{DiskManagerBuilder, DiskManagerMode};
 use datafusion::execution::runtime_env::RuntimeEnvBuilder;
 use datafusion::prelude::{SessionConfig, SessionContext};
+use rustix::process::{Resource, getrlimit, setrlimit};
 use strata_archive::{ArchiveError, ClearDisk};
 use strata_store::{Log, Sources};
 use strata_terminal::logging::LoggingArgs;
@@ -63,6 +64,9 @@ impl Program for Args {
     }
 
     fn run(&self) -> Result<()> {
+        if self.typed {
+            bound_memory(self.line.memory)?;
+        }
         let runtime = tokio::runtime::Builder::new_multi_thread().build();
         let runtime = runtime.context("cannot start threads")?;
         let answered = runtime.block_on(answer(self));
@@ -72,6 +76,20 @@ impl Program for Args {
 
 fn main() -> ExitCode {
     program::main::<Args>(Args::command())
+}
+
+/// Memory of a query from the operator's page, in units of its --sort-memory. The batches that an expression makes are
+/// not of the memory for sorting.
+const TYPED_MEMORY_FACTOR: u64 = 4;
+
+/// Bounds the data of this process, threads' stacks included: a query of someone else must not take the memory of the
+/// recorder beside it. An allocation beyond the bound fails, which ends this process.
+fn bound_memory(sort_bytes: u64) -> Result<()> {
+    let bytes = sort_bytes.saturating_mul(TYPED_MEMORY_FACTOR);
+    let mut limit = getrlimit(Resource::Data);
+    let lower = |known: Option<u64>| Some(known.map_or(bytes, |known| known.min(bytes)));
+    (limit.current, limit.maximum) = (lower(limit.current), lower(limit.maximum));
+    setrlimit(Resource::Data, limit).context("cannot bound the memory of the query")
 }
 
 async fn answer(args: &Args) -> Result<()> {

@@ -17,7 +17,7 @@ use strata_terminal::confined;
 use strata_terminal::listing::{Reader, word};
 use strata_terminal::output::{print_json, refuse, standard};
 use strata_terminal::recording::RecordingArgs;
-use strata_terminal::text::not_a_duration;
+use strata_terminal::text::{not_a_duration, warn};
 
 /// Arguments of `strata status`.
 #[derive(Debug, clap::Args)]
@@ -309,7 +309,8 @@ pub(crate) fn policy(args: &PolicyArgs) -> Result<()> {
                      shell unset? `strata mode set` changes the amount that is kept of all packets",
                 ));
             }
-            let added = recording.client()?.add_policy(&PolicyRequest {
+            let client = recording.client()?;
+            let added = client.add_policy(&PolicyRequest {
                 policy: PolicyConfig {
                     matches,
                     action: action.clone(),
@@ -319,6 +320,12 @@ pub(crate) fn policy(args: &PolicyArgs) -> Result<()> {
                 },
                 why: why.clone(),
             })?;
+            // The policy is there, also if the recording ends now.
+            if let (Some(interface), Ok(status)) = (interface, client.status())
+                && let Some(why) = status.not_captured(interface)
+            {
+                warn(&format!("policy {}: {why}", added.id));
+            }
             match json {
                 true => print_json(&PolicyNumber { id: added.id })?,
                 false => writeln!(standard(), "policy {}", added.id)?,

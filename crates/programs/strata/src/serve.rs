@@ -359,6 +359,21 @@ fn tokens(file: &Path) -> Result<Vec<(Role, String)>> {
                 (known?, token.trim())
             }
         };
+        if token.contains(char::is_whitespace) {
+            let number = number + 1;
+            return Err(refuse(format!(
+                "{named}, line {number}: more than a role and a token: write remarks on lines of their own that begin \
+                 with #"
+            )));
+        }
+        let known = tokens.iter().find(|(_, known)| known == token);
+        if let Some((known, _)) = known.filter(|(known, _)| *known != role) {
+            let number = number + 1;
+            return Err(refuse(format!(
+                "{named}, line {number}: this token has the role {} on an earlier line: give it one role",
+                known.name()
+            )));
+        }
         if token.len() < TOKEN_BYTES_MIN {
             let number = number + 1;
             return Err(refuse(format!(
@@ -374,11 +389,30 @@ fn tokens(file: &Path) -> Result<Vec<(Role, String)>> {
     Ok(tokens)
 }
 
+/// How much more the kernel wants to end this process and its children than others when memory runs out, of 1000.
+const OOM_SCORE: i32 = 500;
+
+/// If memory runs out, recordings go on and the page ends: queries of its users take most of its memory.
+fn end_before_recordings() {
+    const FILE: &str = "/proc/self/oom_score_adj";
+    let known = std::fs::read_to_string(FILE).ok();
+    let known = known.and_then(|text| text.trim().parse::<i32>().ok());
+    if known.is_some_and(|known| known >= OOM_SCORE) {
+        return;
+    }
+    if let Err(error) = std::fs::write(FILE, OOM_SCORE.to_string()) {
+        warn!(
+            "{FILE}: {error}: if memory runs out, the kernel may end a recording before this page"
+        );
+    }
+}
+
 pub(crate) fn run(args: &Args) -> Result<()> {
     match args.end_with_parent {
         Some(parent) => end_with_parent(parent)?,
         None => args.check_sources()?,
     }
+    end_before_recordings();
     let spec = args.spec()?;
     let stopped = Stopped::watch()?;
     match args.open || !args.sandbox.is_on() {

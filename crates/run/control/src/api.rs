@@ -44,7 +44,7 @@ pub(crate) use agents::{AgentRequest, ApplyRequest, UndoRequest};
 pub use agents::{serve_agents, serve_fleet_metrics};
 pub use collector::serve_collector;
 pub use connections::Connection;
-pub use listen::tcp as serve_tcp;
+pub use listen::{TellRefused, tcp as serve_tcp};
 
 /// Maximum bytes of a request's body.
 pub const BODY_BYTES: usize = 64 << 10;
@@ -168,7 +168,12 @@ pub fn serve_routers(
                     Admit::Token(_) | Admit::Certificate | Admit::Anyone => Limits::tcp(),
                 };
                 let app = guarded(remote, endpoint.admit);
-                tokio::spawn(listen::tcp_within(listener, app, endpoint.tls, limits));
+                tokio::spawn(listen::tcp_within(
+                    listener,
+                    app,
+                    (endpoint.tls, Arc::new(|_, _| ())),
+                    limits,
+                ));
             }
             // Requests in progress at the end are dropped with the runtime.
             let _ = stopped.await;

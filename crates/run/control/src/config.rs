@@ -103,7 +103,7 @@ pub enum OnDrift {
 #[serde(deny_unknown_fields)]
 pub struct PolicyConfig {
     /// Packets to match: an expression in tcpdump's filter language, on addresses, ports, protocols
-    /// and VLANs.
+    /// and VLANs. It must not be empty.
     #[serde(rename = "match")]
     pub matches: String,
     /// Action: `full`, `header`, `partial N` (bytes of payload), `drop` or `classify`, optionally
@@ -133,8 +133,19 @@ impl PolicyConfig {
     ///
     /// # Errors
     ///
-    /// If the expression or action is invalid.
+    /// If the expression or action is invalid, or the expression or the interface's name is empty.
     pub fn policy(&self) -> Result<Policy, PolicyError> {
+        // An empty filter selects all packets, and is most likely one that was not filled in.
+        if self.matches.trim().is_empty() {
+            return Err(PolicyError::Empty);
+        }
+        if self
+            .interface
+            .as_deref()
+            .is_some_and(|name| name.trim().is_empty())
+        {
+            return Err(PolicyError::NoInterface);
+        }
         let mut policy = Policy::new(Filter::parse(&self.matches)?, self.action.parse()?);
         policy.priority = self.priority;
         policy.interface.clone_from(&self.interface);
@@ -425,6 +436,11 @@ mod tests {
             ),
             ("zzz = 1", "no key 'zzz'"),
             ("[[policy]]\nmatch = 'tcp['\naction = 'drop'", "policy 1:"),
+            ("[[policy]]\nmatch = ' '\naction = 'drop'", "every packet"),
+            (
+                "[[policy]]\nmatch = 'tcp'\naction = 'drop'\ninterface = ''",
+                "empty name",
+            ),
             (
                 "[[policy]]\nmatch = 'tcp'\naction = 'keep'",
                 "policy 1: 'keep' is not an action",

@@ -289,6 +289,23 @@ fn shadowed(counts: &ShadowClass) -> Vec<PacketStatus> {
     kinds(counts.by_name())
 }
 
+impl Status {
+    /// Why a policy for this interface selects no packets now. `None` if the interface is captured, or if none is, as
+    /// when files are read. It is no error: an interface may be captured later.
+    #[must_use]
+    pub fn not_captured(&self, interface: &str) -> Option<String> {
+        let names = self.interfaces.iter().map(|one| one.name.as_str());
+        let names: Vec<&str> = names.collect();
+        if names.is_empty() || names.contains(&interface) {
+            return None;
+        }
+        let names = names.join(", ");
+        Some(format!(
+            "no captured interface is named '{interface}' (captured: {names}): the policy matches no packets"
+        ))
+    }
+}
+
 /// An interface.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct InterfaceStatus {

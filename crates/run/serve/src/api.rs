@@ -5,6 +5,7 @@ pub(crate) mod assets;
 mod change;
 #[cfg(test)]
 mod described;
+mod export;
 mod look;
 mod parameters;
 mod verify;
@@ -27,7 +28,7 @@ use tokio::time::timeout;
 use utoipa::ToSchema;
 
 use crate::access::audit::AuditEvent;
-use crate::access::trust::{self, Login, Role, Who, admit};
+use crate::access::trust::{self, Gate, Login, Role, Who, admit};
 use crate::answers::parts::RecorderEvent;
 use crate::answers::refused::Refused;
 use crate::app::App;
@@ -80,7 +81,7 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         .route("/searches/{search}/flows", get(look::flows))
         .route("/logs/{log}/flows/{flow}/packets", get(look::flow_packets))
         .route("/logs/{log}/packets/{packet}", get(look::packet))
-        .route("/logs/{log}/export", get(look::export))
+        .route("/logs/{log}/export", get(export::export))
         .route("/logs/{log}/reasons", get(look::reasons))
         .route("/logs/{log}/storage", get(look::storage))
         .route("/logs/{log}/models", get(look::models))
@@ -288,14 +289,18 @@ async fn live(
     State(app): Shared,
     Extension(who): Extension<Who>,
     connection: Option<Extension<Connection>>,
+    headers: HeaderMap,
 ) -> Response {
+    let gate = Arc::clone(&app.gate);
+    let session = Gate::session(&who, &headers).map(str::to_owned);
+    let may_listen = move || session.as_deref().is_none_or(|session| gate.holds(session));
     let connection = connection.map(|Extension(connection)| connection);
     if let Some(connection) = &connection {
         connection.lasts();
     }
     let (pieces, body) = pushed();
     let ticks = app.ticks.subscribe();
-    tokio::spawn(recorders::feed(ticks, pieces, (who.expires, connection)));
+    tokio::spawn(recorders::feed(ticks, pieces, (may_listen, connection)));
     let kind = [(header::CONTENT_TYPE, "text/event-stream")];
     (kind, Body::new(body)).into_response()
 }
@@ -339,7 +344,5 @@ async fn question(
 ) -> Answer<AnswerTable> {
     who.may(Role::Payload, app.spec.read_only)?;
     let asked: ask::Question = body(given).await?;
-    app.audit
-        .note(&who.name, &format!("asked: {}", asked.text), "");
-    Ok(Json(ask::ask(&app, &asked).await?))
+    Ok(Json(ask::ask(&app, &who, &asked).await?))
 }

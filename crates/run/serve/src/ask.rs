@@ -16,6 +16,7 @@ use strata_archive::{Kind, Table};
 use strata_gpv::marple::SHIPPED;
 use utoipa::ToSchema;
 
+use crate::access::trust::Who;
 use crate::answers::refused::Refused;
 use crate::app::App;
 use crate::ask::shape::Shape;
@@ -27,6 +28,8 @@ use crate::work::child::NoAnswer;
 const SQL: &str = "strata-sql";
 /// Its memory.
 const SQL_MEMORY: &str = "512MiB";
+/// What a program says when an allocation fails; `strata-sql` may have four times its memory for sorting in all.
+const NO_MEMORY: &str = "memory allocation of ";
 /// How long an answer may take, its bytes and rows.
 const AFTER: Duration = Duration::from_secs(60);
 const BYTES_MAX: u64 = 32 << 20;
@@ -300,8 +303,8 @@ pub(crate) enum ColumnType {
     Bool,
 }
 
-/// Asks.
-pub(crate) async fn ask(app: &App, asked: &Question) -> Result<AnswerTable, Refused> {
+/// Asks, which is an access to payload.
+pub(crate) async fn ask(app: &App, who: &Who, asked: &Question) -> Result<AnswerTable, Refused> {
     if asked.text.trim().is_empty() || asked.text.len() > QUESTION_BYTES_MAX {
         let error = format!("a query must have from 1 to {QUESTION_BYTES_MAX} bytes");
         return Err(Refused::invalid("text", error));
@@ -320,6 +323,8 @@ pub(crate) async fn ask(app: &App, asked: &Question) -> Result<AnswerTable, Refu
     let (program, arguments) = command(app, asked, (&dir, &shape))?;
     let rows_max = asked.rows_max.unwrap_or(ROWS_USUAL).clamp(1, ROWS_MAX);
     let _turn = app.work.turn().await?;
+    let what = format!("asked log {}: {}", asked.log, asked.text);
+    app.audit.note(&who.name, &what, "");
     let since = Instant::now();
     let answered =
         crate::work::child::run(&program, arguments, (Vec::new(), BYTES_MAX), AFTER).await;
@@ -339,6 +344,10 @@ pub(crate) async fn ask(app: &App, asked: &Question) -> Result<AnswerTable, Refu
         Language::Sql => answered.is_cut || answer::is_whole(&answered.output),
         Language::Marple => answered.succeeded || !answered.output.is_empty(),
     };
+    if !is_answer && answered.said.contains(NO_MEMORY) {
+        let error = "the query needs more than 2 GiB of memory: narrow it, or shorten the values that it builds";
+        return Err(Refused::invalid("text", error));
+    }
     if !is_answer {
         return Err(Refused::invalid("text", answered.said.trim()));
     }

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use serde::{Deserialize, Serialize};
 use strata_networks::Names;
-use strata_rules::Action;
+use strata_rules::{Action, PolicyError};
 use utoipa::ToSchema;
 
 use crate::answers::refused::{Refused, units};
@@ -162,23 +162,38 @@ pub(crate) struct PolicyAsked {
     pub(crate) matches: String,
     pub(crate) action: String,
     #[serde(default)]
+    pub(crate) interface: Option<String>,
+    #[serde(default)]
     pub(crate) log: Option<String>,
+}
+
+/// Refuses a filter that a policy cannot have, with its place: also an empty one, which would match every packet.
+pub(crate) fn check_match(text: &str) -> Result<(), Refused> {
+    match search::filter("match", text)? {
+        Some(_) => Ok(()),
+        None => Err(Refused::invalid(
+            "match",
+            "the filter is empty, and would match every packet: write one, such as host 10.0.0.9",
+        )),
+    }
 }
 
 impl PolicyAsked {
     /// What is wrong with it.
     pub(crate) fn error(&self) -> Option<Refused> {
-        if let Err(refused) = search::filter("match", &self.matches) {
+        if let Err(refused) = check_match(&self.matches) {
             return Some(refused);
-        }
-        if self.matches.trim().is_empty() {
-            return Some(Refused::invalid(
-                "match",
-                "no packets are selected: write a filter, such as host 10.0.0.9",
-            ));
         }
         if let Err(error) = self.action.parse::<Action>() {
             return Some(Refused::invalid("action", error.to_string()));
+        }
+        if self
+            .interface
+            .as_deref()
+            .is_some_and(|name| name.trim().is_empty())
+        {
+            let error = PolicyError::NoInterface.to_string();
+            return Some(Refused::invalid("interface", error));
         }
         let filter = strata_filter::Filter::parse(&self.matches).ok()?;
         // As a recording would: some filters cannot be rules.
@@ -223,6 +238,16 @@ mod tests {
         assert!(complete("host 10", 7, &none).items.is_empty());
         assert_eq!(complete("\u{1f600} ho", 5, &none).start, 3);
         complete("x", 1_000_000, &none);
+    }
+
+    #[test]
+    fn a_policy_for_every_packet_by_an_empty_filter_is_refused() {
+        for text in ["", "  ", "\n"] {
+            let refused = check_match(text).unwrap_err();
+            assert_eq!((refused.field, refused.code), (Some("match"), "invalid"));
+        }
+        assert!(check_match("ip").is_ok());
+        assert!(check_match("ip and").is_err());
     }
 
     #[test]

@@ -143,6 +143,21 @@ pub enum ServeError {
         /// Why.
         source: io::Error,
     },
+    /// The directory for what users keep cannot be used.
+    #[error("--state {}: {source}", dir.display())]
+    State {
+        /// The directory.
+        dir: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// Another server has the directory for what users keep.
+    #[error(
+        "--state {}: another server uses this directory: stop it, or give another directory, so that neither loses \
+         what the other saves",
+        .0.display()
+    )]
+    StateInUse(PathBuf),
     /// TLS cannot be used.
     #[error("cannot serve with TLS: {0}")]
     Tls(strata_auth::tls::TlsError),
@@ -185,6 +200,9 @@ pub fn serve(spec: Spec) -> Result<Server, ServeError> {
     if matches!(spec.login, Login::None) && !spec.listen.ip().is_loopback() {
         return Err(ServeError::Open(spec.listen));
     }
+    // A server that changes nothing may look on.
+    let state = spec.state.as_deref().filter(|_| !spec.read_only);
+    let state = state.map(saved::lock).transpose()?;
     let tls = spec.tls.as_ref().map(|files| {
         strata_auth::tls::server(&files.certificate, &files.key, files.authority.as_deref())
     });
@@ -214,9 +232,26 @@ pub fn serve(spec: Spec) -> Result<Server, ServeError> {
                 Err(error) => return (app.spec.warn)(error.to_string()),
             };
             recorders::watch(&app.recorders, app.ticks.clone());
-            tokio::spawn(serve_tcp(listener, api::router(app), tls));
+            let takes_certificates = app
+                .spec
+                .tls
+                .as_ref()
+                .is_some_and(|tls| tls.authority.is_some());
+            let gate = Arc::clone(&app.gate);
+            let refused = move |peer, why: &str| {
+                if takes_certificates {
+                    gate.refused_by_tls(peer, why);
+                }
+            };
+            tokio::spawn(serve_tcp(
+                listener,
+                api::router(app),
+                tls,
+                Arc::new(refused),
+            ));
             let _ = stopped.await;
         });
+        drop(state);
         // The reader of a log sees that its client is gone.
         runtime.shutdown_background();
     };

@@ -500,7 +500,7 @@ const SILENT: Duration = Duration::from_secs(30);
 pub(crate) async fn feed(
     mut ticks: broadcast::Receiver<Arc<str>>,
     pieces: tokio::sync::mpsc::Sender<std::io::Result<hyper::body::Bytes>>,
-    (expires, connection): (Option<Instant>, Option<strata_control::api::Connection>),
+    (may_listen, connection): (impl Fn() -> bool, Option<strata_control::api::Connection>),
 ) {
     let send = |text: String| {
         let sent = pieces.send(Ok(text.into()));
@@ -508,11 +508,13 @@ pub(crate) async fn feed(
     };
     let mut goes_on = send(String::from("retry: 2000\n\n")).await;
     while goes_on {
-        if expires.is_some_and(|expires| expires <= Instant::now()) {
+        let tick = ticks.recv().await;
+        // Logins end meanwhile, also by logout.
+        if !may_listen() {
             send(String::from("event: login\ndata: {}\n\n")).await;
             return;
         }
-        goes_on = match ticks.recv().await {
+        goes_on = match tick {
             Ok(tick) => send(format!("event: tick\ndata: {tick}\n\n")).await,
             Err(broadcast::error::RecvError::Lagged(_)) => true,
             Err(broadcast::error::RecvError::Closed) => return,
@@ -536,6 +538,28 @@ mod tests {
             why: String::new(),
             is_alert: true,
         }
+    }
+
+    #[tokio::test]
+    async fn a_listener_who_logs_out_hears_no_more() {
+        let ticks = ticks();
+        let (pieces, mut heard) = tokio::sync::mpsc::channel(8);
+        let is_in = Arc::new(std::sync::atomic::AtomicBool::new(true));
+        let asked = Arc::clone(&is_in);
+        let may_listen = move || asked.load(std::sync::atomic::Ordering::Relaxed);
+        let feeding = tokio::spawn(feed(ticks.subscribe(), pieces, (may_listen, None)));
+        let mut next = async || {
+            let piece: Option<std::io::Result<hyper::body::Bytes>> = heard.recv().await;
+            piece.map(|piece| String::from_utf8(piece.unwrap().to_vec()).unwrap())
+        };
+        assert!(next().await.unwrap().starts_with("retry:"));
+        ticks.send(Arc::from("1")).unwrap();
+        assert!(next().await.unwrap().starts_with("event: tick\ndata: 1"));
+        is_in.store(false, std::sync::atomic::Ordering::Relaxed);
+        ticks.send(Arc::from("2")).unwrap();
+        assert!(next().await.unwrap().starts_with("event: login"));
+        assert_eq!(next().await, None);
+        feeding.await.unwrap();
     }
 
     #[test]

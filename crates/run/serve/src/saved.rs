@@ -1,8 +1,9 @@
 //! What users keep with the server, if it has a directory for that (`--state`): questions of Ask, and
 //! labels of flows, which training reads.
 
-use std::fs::{self, File};
+use std::fs::{self, File, TryLockError};
 use std::io::{self, ErrorKind, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
@@ -10,6 +11,7 @@ use axum::http::StatusCode;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use crate::ServeError;
 use crate::answers::refused::Refused;
 use crate::answers::times;
 
@@ -24,6 +26,7 @@ const FILE_BYTES_MAX: u64 = 32 << 20;
 
 const QUESTIONS: &str = "questions.json";
 const LABELS: &str = "labels.json";
+const LOCK: &str = "lock";
 
 /// The directory. Each of its files is read, changed and replaced as a whole, by one at a time.
 pub(crate) struct Saved {
@@ -59,6 +62,22 @@ pub(crate) struct KeptQuestion {
     /// When.
     #[serde(default)]
     at: String,
+}
+
+/// Takes a directory for this server alone, until the file is closed: its files are read, changed and replaced.
+pub(crate) fn lock(dir: &Path) -> Result<File, ServeError> {
+    let cannot = |source| ServeError::State {
+        dir: dir.to_owned(),
+        source,
+    };
+    let mut options = File::options();
+    options.read(true).write(true).create(true).truncate(false);
+    let file = options.mode(0o600).open(dir.join(LOCK)).map_err(cannot)?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => Err(ServeError::StateInUse(dir.to_owned())),
+        Err(TryLockError::Error(source)) => Err(cannot(source)),
+    }
 }
 
 impl Saved {
@@ -186,6 +205,18 @@ fn write(file: &Path, all: &[KeptQuestion]) -> Result<(), Refused> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_directory_is_of_one_server() {
+        let dir = tempfile::tempdir().unwrap();
+        let first = lock(dir.path()).unwrap();
+        let second = lock(dir.path()).unwrap_err().to_string();
+        assert!(second.contains("another server"), "{second}");
+        drop(first);
+        lock(dir.path()).unwrap();
+        let missing = dir.path().join("none");
+        assert!(matches!(lock(&missing), Err(ServeError::State { .. })));
+    }
 
     #[test]
     fn questions_are_kept_replaced_forgotten_and_bounded() {

@@ -326,12 +326,12 @@ pub(crate) struct SearchCommands {
 
 /// Searches, and sends what is found as lines of `SearchEvent`.
 pub(crate) fn stream(
-    (logs, searches): (&Logs, &Searches),
+    (logs, (searches, user)): (&Logs, (&Searches, &str)),
     (id, sought, points): (&str, &Sought, usize),
     stop: &Stop,
     sink: &mut Sink,
 ) {
-    if let Err(refused) = streamed((logs, searches), (id, sought, points), stop, sink) {
+    if let Err(refused) = streamed((logs, (searches, user)), (id, sought, points), stop, sink) {
         let _ = sink.line(&SearchEvent {
             problem: Some(refused),
             ..SearchEvent::new(SearchStage::Error)
@@ -340,7 +340,7 @@ pub(crate) fn stream(
 }
 
 fn streamed(
-    (logs, searches): (&Logs, &Searches),
+    (logs, (searches, user)): (&Logs, (&Searches, &str)),
     (id, sought, points): (&str, &Sought, usize),
     stop: &Stop,
     sink: &mut Sink,
@@ -427,7 +427,7 @@ fn streamed(
         covered,
     };
     let flows = found.rows.len();
-    searches.keep(search.clone(), found);
+    searches.keep((search.clone(), user), found);
     let done = SearchEvent {
         search: Some(search),
         flows: Some(flows),

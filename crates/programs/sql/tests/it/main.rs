@@ -298,3 +298,20 @@ fn memory_of_a_query_is_bounded() {
     assert!(stderr.contains("--sort-memory"), "{stderr}");
     assert!(!stderr.contains("datafusion"), "{stderr}");
 }
+
+/// What an expression makes is not of the memory for sorting, and this one makes 5 GB.
+#[test]
+fn a_query_of_the_page_has_bounded_memory() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = dir.path().join("log");
+    record(&log, "mix-test");
+    let sql = "select sum(length(x)) from (select repeat(src, 60000) as x from packets limit 8000)";
+    let output = ran(&log, sql, &["--typed", "--sort-memory=64MiB"]);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success(), "{said}");
+    assert!(said.contains("memory allocation of "), "{said}");
+    let few = "select sum(length(x)) from (select repeat(src, 60) as x from packets limit 8000)";
+    let output = ran(&log, few, &["--typed", "--sort-memory=64MiB"]);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+}

@@ -1,6 +1,7 @@
 //! Accepts connections and serves them, each for a bounded time.
 
 use std::io::{self, ErrorKind};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -53,17 +54,26 @@ pub(super) async fn unix(listener: UnixListener, app: Router) {
     }
 }
 
+/// Told of the address of a client that TLS refused, as by its certificate, and why. Clients that are silent or go away
+/// meanwhile are not among them.
+pub type TellRefused = dyn Fn(SocketAddr, &str) + Send + Sync;
+
 /// Serves TCP, forever; if TLS is configured, only clients that complete the handshake. Requests have
-/// [`Connection`] and the client's [`SocketAddr`](std::net::SocketAddr) as extensions.
-pub async fn tcp(listener: TcpListener, app: Router, tls: Option<Arc<ServerConfig>>) {
-    tcp_within(listener, app, tls, Limits::tcp()).await;
+/// [`Connection`] and the client's [`SocketAddr`] as extensions.
+pub async fn tcp(
+    listener: TcpListener,
+    app: Router,
+    tls: Option<Arc<ServerConfig>>,
+    refused: Arc<TellRefused>,
+) {
+    tcp_within(listener, app, (tls, refused), Limits::tcp()).await;
 }
 
 /// The same with other limits.
 pub(super) async fn tcp_within(
     listener: TcpListener,
     app: Router,
-    tls: Option<Arc<ServerConfig>>,
+    (tls, refused): (Option<Arc<ServerConfig>>, Arc<TellRefused>),
     limits: Limits,
 ) {
     let connections = Connections::new(limits);
@@ -73,19 +83,25 @@ pub(super) async fn tcp_within(
             Ok((stream, address)) => {
                 if let Some((connection, gone)) = connections.admit(address.ip().into()) {
                     let app = app.clone().layer(Extension(address));
-                    let acceptor = acceptor.clone();
+                    let (acceptor, refused) = (acceptor.clone(), Arc::clone(&refused));
                     let work = async move {
                         let Some(acceptor) = acceptor else {
                             return serve(stream, app, connection).await;
                         };
                         // Each handshake runs in its connection's task, so none waits for another.
                         let handshake = timeout(HANDSHAKE, acceptor.accept(stream));
-                        if let Ok(Ok(stream)) = handshake.await {
-                            let shown = stream.get_ref().1.peer_certificates();
-                            let shown = shown.and_then(|chain| chain.first());
-                            let shown = shown.map(|one| fingerprint(one));
-                            let app = app.layer(Extension(Shown(shown)));
-                            serve(stream, app, connection).await;
+                        match handshake.await {
+                            Ok(Ok(stream)) => {
+                                let shown = stream.get_ref().1.peer_certificates();
+                                let shown = shown.and_then(|chain| chain.first());
+                                let shown = shown.map(|one| fingerprint(one));
+                                let app = app.layer(Extension(Shown(shown)));
+                                serve(stream, app, connection).await;
+                            }
+                            Ok(Err(error)) if error.kind() == ErrorKind::InvalidData => {
+                                refused(address, &error.to_string());
+                            }
+                            Ok(Err(_)) | Err(_) => {}
                         }
                     };
                     tokio::spawn(until(gone, work));

@@ -533,6 +533,35 @@ fn a_refused_reload_changes_nothing_whatever_is_at_work() {
     }
 }
 
+/// An interface may be captured later, so that its policy is no error.
+#[test]
+fn a_policy_for_an_interface_that_is_not_captured_is_remarked_on() {
+    let controller = controller(false);
+    // Files have no interfaces.
+    assert_eq!(controller.status().not_captured("nope"), None);
+    controller.tick(Instant::now() + Duration::from_secs(1), blocks(1));
+    let status = controller.status();
+    assert_eq!(status.not_captured("eth0"), None);
+    let remark = status.not_captured("nope").unwrap();
+    assert!(remark.contains("'nope' (captured: eth0)"), "{remark}");
+}
+
+/// A variable of a script that is unset would drop everything.
+#[test]
+fn a_policy_without_a_filter_is_refused() {
+    let controller = controller(false);
+    for filter in ["", " ", "\n"] {
+        let error = controller.add_policy(&policy(filter, "drop"), "uid 0", "");
+        assert!(error.unwrap_err().to_string().contains("every packet"));
+    }
+    let unnamed = PolicyConfig {
+        interface: Some(String::new()),
+        ..policy("tcp", "drop")
+    };
+    assert!(controller.add_policy(&unnamed, "uid 0", "").is_err());
+    assert!(controller.policies().is_empty());
+}
+
 /// The same for a user's request: an unusable mode is refused though another one is active.
 #[test]
 fn a_mode_of_a_class_that_does_not_exist_is_refused_while_something_is_short() {

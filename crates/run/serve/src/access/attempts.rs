@@ -145,6 +145,13 @@ impl Attempts {
         }
     }
 
+    /// A failure for which no address waits: the number of failures that were not reported before it, unless this one
+    /// is not reported either.
+    pub(crate) fn seen(&self, now: Instant) -> Option<u64> {
+        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        state.tell(now)
+    }
+
     /// Counts a failure; what to tell of it, unless there is too much to tell.
     pub(crate) fn failed(&self, address: IpAddr, now: Instant) -> Option<Told> {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -242,5 +249,10 @@ mod tests {
         now += Duration::from_secs(1);
         let next = attempts.failed(address("192.0.2.1"), now).unwrap();
         assert_eq!(sum + next.untold, 1000);
+        // Handshakes that fail are told from the same budget, and make no address wait.
+        assert_eq!(attempts.seen(now), None);
+        now += Duration::from_secs(1);
+        assert_eq!(attempts.seen(now), Some(1));
+        assert_eq!(attempts.may(address("192.0.2.1"), now), Ok(()));
     }
 }

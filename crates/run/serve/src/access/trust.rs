@@ -137,6 +137,20 @@ impl Gate {
         }
     }
 
+    /// Notes a client that TLS refused where certificates are a login. Its address does not wait: tokens of others behind
+    /// it are as good as before.
+    pub(crate) fn refused_by_tls(&self, peer: SocketAddr, why: &str) {
+        if let Some(untold) = self.attempts.seen(Instant::now()) {
+            let untold = match untold {
+                0 => String::new(),
+                untold => format!("{untold} other earlier failures are not listed"),
+            };
+            let peer = peer.ip().to_canonical().to_string();
+            let what = format!("could not log in: TLS: {why}");
+            self.audit.note_failed(&peer, &what, &untold);
+        }
+    }
+
     /// Looks at what somebody shows to be let in, unless their address has to wait.
     fn attempt<T>(
         &self,
@@ -229,6 +243,18 @@ impl Sessions {
     fn end(&self, id: &str) {
         let mut sessions = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         sessions.remove(id);
+    }
+}
+
+impl Gate {
+    /// The login with which a user was let in, if it is one with an end; for [`Self::holds`].
+    pub(crate) fn session<'a>(who: &Who, headers: &'a HeaderMap) -> Option<&'a str> {
+        who.expires.and_then(|_| cookie(headers))
+    }
+
+    /// Whether a login still holds: it ends by logout, after [`SESSION`], or because too many others came later.
+    pub(crate) fn holds(&self, session: &str) -> bool {
+        self.sessions.find(session).is_some()
     }
 }
 

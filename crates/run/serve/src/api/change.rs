@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use strata_control::client::{Client, ClientError};
 use strata_control::{DetailRequest, ModeRequest, PolicyRequest, PolicyStatus};
+use strata_rules::PolicyError;
 use utoipa::ToSchema;
 
 use super::{Answer, Shared, body, bytes, query, recorder};
@@ -246,17 +247,33 @@ pub(super) async fn add_policy(
     let recorder = changed(&app, &who, &id)?;
     let asked: PolicyRequest = body(given).await?;
     // The place of an error is known here.
-    crate::search::filter("match", &asked.policy.matches)?;
+    crate::filters::check_match(&asked.policy.matches)?;
+    if let Err(error @ PolicyError::NoInterface) = asked.policy.policy() {
+        return Err(Refused::invalid("interface", error.to_string()));
+    }
     let (policy, reason) = (asked.policy.clone(), asked.why.clone());
     let request = PolicyRequest {
         why: why(&who, &asked.why)?,
         ..asked
     };
-    let added = told(&app, &recorder, move |client| client.add_policy(&request)).await?;
+    let added = told(&app, &recorder, move |client| {
+        let added = client.add_policy(&request)?;
+        // The policy is there, also if the recording ends now.
+        let remark = match &request.policy.interface {
+            Some(interface) => {
+                let status = client.status().ok();
+                status.and_then(|status| status.not_captured(interface))
+            }
+            None => None,
+        };
+        Ok((added, remark))
+    });
+    let (added, remark) = added.await?;
     let (action, matches) = (&policy.action, &policy.matches);
     let what = format!(
-        "policy {} added on recorder {id}: {action} for {matches}",
-        added.id
+        "policy {} added on recorder {id}: {action} for {matches}{}",
+        added.id,
+        remark.map_or_else(String::new, |remark| format!("; {remark}")),
     );
     app.audit.note(&who.name, &what, &reason);
     let mut command = format!(
@@ -306,7 +323,9 @@ pub(super) async fn remove_policy(
     let removed = told(&app, &recorder, move |client| {
         let policies = client.policies()?;
         let known = policies.into_iter().find(|policy| policy.id == number);
-        client.remove_policy(number)?;
+        if known.is_some() {
+            client.remove_policy(number)?;
+        }
         Ok(known)
     });
     let removed = removed.await?.ok_or_else(missing)?;

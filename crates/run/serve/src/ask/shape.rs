@@ -4,7 +4,7 @@
 use strata_gpv::marple::{Program, ValueKind, compile, shipped};
 
 /// Columns of numbers that name something, in the tables of a log and in vectors.
-const NAMES: [&str; 17] = [
+const NAMES: [&str; 30] = [
     "src_port",
     "dst_port",
     "srcport",
@@ -22,6 +22,19 @@ const NAMES: [&str; 17] = [
     "ip6_flow_label",
     "vlan",
     "tcp_flags",
+    "reverse_tcp_flags",
+    "time_ns",
+    "first_time_ns",
+    "last_time_ns",
+    "late_ns",
+    "tie",
+    "icmp_type",
+    "icmp_code",
+    "end_reason",
+    "dns_query_type",
+    "dns_response_code",
+    "http_status",
+    "ip6_next_header",
 ];
 /// Columns that say whose packet a row is.
 const FLOW: [&str; 5] = ["srcip", "dstip", "srcport", "dstport", "proto"];
@@ -198,6 +211,21 @@ mod tests {
             "select \"packets\".\"ip_ttl\", max(score) from packets group by packets.ip_ttl limit 3",
         );
         assert_eq!(measures(&shape, &["ip_ttl", "max(packets.score)"]), [1]);
+        let names = [
+            "time_ns",
+            "late_ns",
+            "tie",
+            "first_time_ns",
+            "last_time_ns",
+            "icmp_type",
+            "icmp_code",
+            "end_reason",
+            "http_status",
+            "ipd_max_ns",
+        ];
+        // A fraction of a microsecond is no amount, a delay is one.
+        let shape = Shape::of_sql("select * from flows");
+        assert_eq!(measures(&shape, &names), [9]);
         let shape = Shape::of_sql("select dst_port, wire_bytes from packets");
         assert_eq!(measures(&shape, &["dst_port", "wire_bytes"]), [1]);
     }

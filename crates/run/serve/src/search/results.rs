@@ -23,6 +23,8 @@ const RESULT_AGE_MAX: Duration = Duration::from_secs(3600);
 /// A result, and the order in which it was requested last.
 struct Waits {
     id: String,
+    /// The user who searched: the only one who may page through it.
+    user: String,
     at: Instant,
     found: Arc<Found>,
     order: Arc<Mutex<Option<Ordered>>>,
@@ -101,7 +103,7 @@ impl Searches {
     }
 
     /// Keeps a result; the oldest ones go.
-    pub(crate) fn keep(&self, id: String, found: Found) {
+    pub(crate) fn keep(&self, (id, user): (String, &str), found: Found) {
         let mut results = self.results.lock().unwrap_or_else(PoisonError::into_inner);
         results.retain(|result| result.at.elapsed() < RESULT_AGE_MAX);
         let held = |results: &VecDeque<Waits>| {
@@ -118,17 +120,25 @@ impl Searches {
         }
         results.push_back(Waits {
             id,
+            user: user.to_owned(),
             at: Instant::now(),
             found: Arc::new(found),
             order: Arc::default(),
         });
     }
 
-    /// A page of a result.
-    pub(crate) fn page(&self, id: &str, page: &Page, names: &Names) -> Result<FlowPage, Refused> {
+    /// A page of a result, for the user who searched. A result of another user is refused like one that is no longer
+    /// kept: its filter may have tested payload.
+    pub(crate) fn page(
+        &self,
+        (id, user): (&str, &str),
+        page: &Page,
+        names: &Names,
+    ) -> Result<FlowPage, Refused> {
         let (found, known) = {
             let results = self.results.lock().unwrap_or_else(PoisonError::into_inner);
-            let result = results.iter().find(|result| result.id == id);
+            let mut own = results.iter().filter(|result| result.user == user);
+            let result = own.find(|result| result.id == id);
             let result = result.ok_or_else(|| {
                 let error = "this result is no longer kept: search again";
                 Refused::new(StatusCode::NOT_FOUND, "expired", error)

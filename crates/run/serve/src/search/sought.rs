@@ -161,6 +161,27 @@ impl Sought {
             .or_else(|| self.filter.clone())
     }
 
+    /// What is sought, for the audit log: each part with a comma before it; nothing for a whole log.
+    pub(crate) fn words(&self) -> String {
+        let flow = self.flow.as_ref().map(flow_id::id);
+        let quoted = |text: &String| format!("'{text}'");
+        let parts = [
+            ("flow", flow),
+            ("from", self.from_ns.map(times::text)),
+            ("to", self.to_ns.map(times::text)),
+            ("class", self.kept.class.as_ref().map(quoted)),
+            ("granularity", self.kept.granularity.clone()),
+            ("reason", self.kept.reason.as_ref().map(quoted)),
+            (
+                "filter",
+                (!self.text.is_empty()).then(|| quoted(&self.text)),
+            ),
+        ];
+        let parts = parts.into_iter();
+        let parts = parts.filter_map(|(name, value)| Some(format!(", {name} {}", value?)));
+        parts.collect()
+    }
+
     /// The command line that writes the same to a file, after whose name there may be options.
     pub(crate) fn command(&self, dir: &Path, file: &str) -> String {
         let mut words = vec![String::from("strata"), String::from("export")];

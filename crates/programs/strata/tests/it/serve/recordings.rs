@@ -232,6 +232,12 @@ fn policies_are_checked_added_and_removed_and_all_of_it_undone() {
     assert_eq!(policies()[1]["priority"], 7);
     let removed = shown.undo(&added);
     assert_eq!(policies().as_array().unwrap().len(), 1);
+    let path = added["undo"]["path"].as_str().unwrap();
+    let again = shown.serving.change("DELETE", path, &Value::Null);
+    assert_eq!(
+        (again.status, &again.json()["code"]),
+        (404, &json!("not_found"))
+    );
     shown.undo(&removed);
     assert_eq!(policies().as_array().unwrap().len(), 2);
     for (wrong, field, start) in [
@@ -247,6 +253,11 @@ fn policies_are_checked_added_and_removed_and_all_of_it_undone() {
         ),
         (
             json!({"match": "greater 100", "action": "drop"}),
+            "match",
+            Value::Null,
+        ),
+        (
+            json!({"match": " ", "action": "drop"}),
             "match",
             Value::Null,
         ),

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::http::Serving;
 use super::logs::capture;
-use crate::common::program::{ok, record};
+use crate::common::program::{ok, record, strata};
 
 const TOKENS: [(&str, &str); 3] = [
     ("look", "look-0123456789abcdef"),
@@ -125,6 +125,17 @@ fn questions_are_kept_for_everybody_and_over_a_restart() {
         assert_eq!(answer.status, 204);
     }
     let serving = kept.serve(&[]);
+    // A second server would lose what this one saves.
+    let mut second = strata();
+    let state = kept.file("state");
+    let second = second.arg("serve").arg(kept.file("log"));
+    let second = second.args(["--listen", "127.0.0.1:0", "--state", &state]);
+    let second = second.output().unwrap();
+    let said = String::from_utf8_lossy(&second.stderr);
+    assert!(
+        !second.status.success() && said.contains("another server"),
+        "{said}"
+    );
     let all = serving.json("/api/v1/questions");
     assert_eq!(
         (&all[0]["name"], &all[0]["by"]),

@@ -131,13 +131,24 @@ fn each_role_is_refused_what_it_may_not() {
             (401, &json!("login"))
         );
     }
-    let download = "/api/v1/logs/0/export?format=pcapng";
+    let download = |format: &str| format!("/api/v1/logs/0/export?format={format}");
     // 502: it may, and nothing listens there.
     for (token, downloads, changes) in [(LOOK, 403, 403), (PAYLOAD, 200, 403), (CHANGE, 200, 502)] {
         let who = bearer(token);
         let get = |path: &str| serving.send("GET", path, &[&who], b"");
         assert_eq!(get("/api/v1/logs").status, 200);
-        assert_eq!(get(download).status, downloads, "{token}");
+        // The table of flows has URIs, answers of DNS and more of payload.
+        for format in ["pcapng", "csv", "json", "flows-parquet"] {
+            let answer = get(&download(format));
+            assert_eq!(answer.status, downloads, "{token} {format}");
+            let has_payload = answer.body.windows(8).any(|at| at == b"http_uri");
+            assert_eq!(
+                has_payload,
+                downloads == 200 && format != "pcapng",
+                "{token} {format}"
+            );
+        }
+        assert_eq!(get(&download("packets-parquet")).status, 200, "{token}");
         let head = [who.as_str(), "X-Strata: 1"];
         let answer = serving.send("PUT", "/api/v1/recorders/0/mode", &head, MODE);
         let said = String::from_utf8_lossy(&answer.body);
@@ -168,7 +179,6 @@ fn filters_of_payload_need_the_role_that_sees_it() {
             "search?",
             "series?",
             "reasons?",
-            "export?format=csv&",
             "export?format=packets-parquet&",
         ] {
             let status = |filter: &str| {
@@ -186,7 +196,68 @@ fn filters_of_payload_need_the_role_that_sees_it() {
         let what = entry["what"].as_str().unwrap();
         what.starts_with("searched payload") && what.contains(of_payload)
     };
-    assert_eq!(audit.as_array().unwrap().iter().filter(searched).count(), 5);
+    assert_eq!(audit.as_array().unwrap().iter().filter(searched).count(), 4);
+}
+
+/// The number of a search is easy to guess, and its flows are those that a filter of payload selected.
+#[test]
+fn results_of_a_search_are_only_for_the_user_who_searched() {
+    let (_dir, log, more) = guarded();
+    let more: Vec<&str> = more.iter().map(String::as_str).collect();
+    let serving = Serving::start(&[&log], &more);
+    let of_payload = quoted("tcp[((tcp[12] & 0xf0) >> 2)] > 71");
+    for (owner, filter) in [(PAYLOAD, &*of_payload), (LOOK, "tcp"), (CHANGE, "")] {
+        let path = format!("/api/v1/logs/0/search?filter={filter}");
+        let found = serving.send("GET", &path, &[&bearer(owner)], b"").lines();
+        let done = found.last().unwrap();
+        assert_eq!(done["event"], "done", "{done}");
+        let search = done["search"].as_str().unwrap();
+        let path = format!("/api/v1/searches/{search}/flows");
+        for token in [LOOK, PAYLOAD, CHANGE] {
+            let answer = serving.send("GET", &path, &[&bearer(token)], b"");
+            let status = if token == owner { 200 } else { 404 };
+            assert_eq!(answer.status, status, "{owner} {token}");
+            if token != owner {
+                assert_eq!(answer.json()["code"], "expired");
+            }
+        }
+    }
+}
+
+#[test]
+fn the_audit_has_the_downloads_that_began_and_what_was_in_them() {
+    let (_dir, log, more) = guarded();
+    let more: Vec<&str> = more.iter().map(String::as_str).collect();
+    let serving = Serving::start(&[&log], &more);
+    let who = bearer(PAYLOAD);
+    let get = |query: &str| {
+        let path = format!("/api/v1/logs/{query}");
+        serving.send("GET", &path, &[&who], b"").status
+    };
+    let of_payload = quoted("tcp[((tcp[12] & 0xf0) >> 2)] > 71");
+    for (query, status) in [
+        ("0/export?format=pcapng&class=none", 400),
+        ("0/export?format=csv&reason=x", 400),
+        ("9/export?format=json", 404),
+        (
+            &*format!("0/export?format=json&class=none&filter={of_payload}"),
+            400,
+        ),
+        (&*format!("9/series?filter={of_payload}"), 404),
+    ] {
+        assert_eq!(get(query), status, "{query}");
+    }
+    assert_eq!(
+        get("0/export?format=pcapng&from=1&to=2&granularity=full&filter=tcp"),
+        200
+    );
+    assert_eq!(get("0/export?format=csv"), 200);
+    let audit = serving.send("GET", "/api/v1/audit", &[&who], b"").json();
+    let audit = audit.as_array().unwrap().iter().rev();
+    let audit: Vec<&str> = audit.map(|event| event["what"].as_str().unwrap()).collect();
+    let times = "from 1970-01-01T00:00:01.000000000Z, to 1970-01-01T00:00:02.000000000Z";
+    let first = format!("downloaded pcapng: log 0, {times}, granularity full, filter 'tcp'");
+    assert_eq!(audit, [&*first, "downloaded csv: log 0"]);
 }
 
 #[test]
@@ -321,6 +392,12 @@ fn what_would_let_anybody_in_does_not_start() {
         ("short", 0o600, "openssl rand"),
         ("", 0o600, "no token"),
         ("root 0123456789abcdef", 0o600, "line 1"),
+        ("look 0123456789abcdef alice", 0o600, "line 1: more than"),
+        (
+            "look 0123456789abcdef\n\nchange 0123456789abcdef",
+            0o600,
+            "line 3: this token has the role look",
+        ),
     ] {
         fs::write(&file, content).unwrap();
         fs::set_permissions(&file, fs::Permissions::from_mode(mode)).unwrap();
@@ -431,6 +508,12 @@ fn certificates_let_in_by_tls_alone() {
         let nothing = answer.as_ref().map_or(true, String::is_empty);
         assert!(nothing, "{name:?}: {answer:?}");
     }
+    let audit = friend("GET /api/v1/audit");
+    assert_eq!(
+        audit.matches("could not log in: TLS: ").count(),
+        2,
+        "{audit}"
+    );
     // Who speaks no TLS gets nothing.
     let mut plain = TcpStream::connect(&serving.address).unwrap();
     plain.write_all(b"GET / HTTP/1.0\r\n\r\n").unwrap();

@@ -33,6 +33,24 @@ fn with_policy(dir: &Path, filter: &str, action: &str) -> u64 {
 }
 
 #[test]
+fn what_is_counted_for_a_policy_of_one_interface_is_remarked_on() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = dir.path().join("log");
+    ok(&mut record(capture(), &log));
+    let serving = Serving::start(&[&log], &[]);
+    let checked = |interface: Value| {
+        let asked = json!({"match": "tcp", "action": "drop", "log": "0", "interface": interface});
+        let answer = serving.change("POST", "/api/v1/policies/check", &asked);
+        assert_eq!(answer.status, 200, "{}", answer.head);
+        answer.json()
+    };
+    let remark = |checked: &Value| checked["matched"]["covered"]["remark"].to_string();
+    assert!(!remark(&checked(Value::Null)).contains("all interfaces"));
+    assert!(remark(&checked(json!("eth0"))).contains("all interfaces"));
+    assert_eq!(checked(json!(""))["error"]["field"], "interface");
+}
+
+#[test]
 fn what_a_policy_would_keep_is_what_a_recording_with_it_keeps() {
     let dir = tempfile::tempdir().unwrap();
     let (all, sampled) = (dir.path().join("all"), dir.path().join("sampled"));
