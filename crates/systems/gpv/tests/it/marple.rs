@@ -383,7 +383,7 @@ fn errors_say_what_is_wrong_and_where() {
         (
             "def f([n], []): n = n + 1; emit()\nA = groupby(T, [srcip], f);\n\
              B = groupby(T, [srcip], f);\nC = zip(A, B);",
-            "4:12: both A and B have a column n, and not the same: rename one with map",
+            "4:12: both A and B have different columns named n: rename one with map",
         ),
     ];
     for (text, wanted) in cases {
