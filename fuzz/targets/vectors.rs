@@ -45,6 +45,7 @@ fn datagrams(mut choose: Chooser<'_>, is_mended: bool) {
     let options = SequencerOptions {
         caches_max: 4,
         waiting_max: 4,
+        ..SequencerOptions::default()
     };
     let mut sequencer = Sequencer::new(options);
     let mut applications = Applications::new();

@@ -158,8 +158,12 @@ pub struct Sender {
     slots: Slots,
     socket: PacketSocket,
     frames: Option<LiveFrames>,
-    /// Whether live frames have been seen to leave.
+    /// Whether live frames have been seen to leave, or another method has been taken.
     proven: bool,
+    /// What this took, ns: frames after the first one are due later by this.
+    delay_ns: u64,
+    /// Whether the first frame of the next run has left already.
+    is_ahead: bool,
     /// Whether another method may be taken instead.
     free: bool,
     sent: Sent,
@@ -226,6 +230,8 @@ impl Sender {
             socket,
             frames,
             proven: false,
+            delay_ns: 0,
+            is_ahead: false,
             free: method.is_none(),
             sent: Sent::default(),
             dropped_before: statistic(interface, "tx_dropped"),
@@ -285,11 +291,13 @@ impl Sender {
         assert!(run.slots > 0 && run.slots <= self.slots.count());
         let mut left = run.frames;
         let mut at = 0;
-        let mut base_ns = run.base_ns;
-        if left > 0 && self.frames.is_some() && !self.proven {
-            self.prove(base_ns)?;
-            (left, at) = (left - 1, 1);
+        if left > 0 {
+            self.prove(run.base_ns)?;
+            if std::mem::take(&mut self.is_ahead) {
+                (left, at) = (left - 1, 1);
+            }
         }
+        let mut base_ns = run.base_ns.saturating_add(self.delay_ns);
         if let Some(frames) = &mut self.frames {
             let gap_ns = run.pass_ns / run.slots as u64;
             frames.begin(at, run.slots, base_ns, run.pass_ns);
@@ -321,26 +329,17 @@ impl Sender {
         Ok(())
     }
 
-    /// Sends the first frame, and checks whether it left: an interface that does not take live
-    /// frames is silent about it.
-    fn prove(&mut self, base_ns: u64) -> Result<(), SendError> {
-        // A receiver that keeps its core busy may be late.
-        const WAITS: u32 = 500;
-        let before = statistic(&self.interface, "tx_packets");
-        let mut left = false;
-        if let Some(frames) = &mut self.frames {
-            frames.begin(0, 1, base_ns, 0);
-            let sent = frames.send(1, 0).is_ok();
-            for _ in 0..if sent { WAITS } else { 0 } {
-                let now = statistic(&self.interface, "tx_packets");
-                left = now.zip(before).is_some_and(|(now, before)| now > before);
-                if left {
-                    break;
-                }
-                pause::backoff(Duration::from_millis(1));
-            }
+    /// Before the first frames: with live frames, sends the frame of the first slot, and checks whether it left, since
+    /// an interface that does not take live frames is silent about it. The next [`Sender::send`] goes on with the second
+    /// frame of its run. What this takes, up to a second, delays all that follows: nothing is overdue afterwards.
+    ///
+    /// # Errors
+    /// [`SendError`].
+    pub fn prove(&mut self, base_ns: u64) -> Result<(), SendError> {
+        if self.frames.is_none() || self.proven {
+            return Ok(());
         }
-        if !left {
+        if !self.live_frame_leaves(base_ns) {
             if !self.free {
                 return Err(SendError::NoLiveFrames(self.interface.clone()));
             }
@@ -354,8 +353,32 @@ impl Sender {
             sent.map_err(|source| failed(&self.interface, source))?;
         }
         self.proven = true;
+        self.is_ahead = true;
+        self.delay_ns = monotonic_ns().saturating_sub(base_ns);
         self.sent.count(&self.slots, 0, 1, 1);
         Ok(())
+    }
+
+    /// Sends the first frame live; returns whether the interface counts it as sent.
+    fn live_frame_leaves(&mut self, base_ns: u64) -> bool {
+        // A receiver that keeps its core busy may be late.
+        const WAITS: u32 = 500;
+        let before = statistic(&self.interface, "tx_packets");
+        let Some(frames) = &mut self.frames else {
+            return false;
+        };
+        frames.begin(0, 1, base_ns, 0);
+        if frames.send(1, 0).is_err() {
+            return false;
+        }
+        for _ in 0..WAITS {
+            let now = statistic(&self.interface, "tx_packets");
+            if now.zip(before).is_some_and(|(now, before)| now > before) {
+                return true;
+            }
+            pause::backoff(Duration::from_millis(1));
+        }
+        false
     }
 
     /// What has been sent so far.

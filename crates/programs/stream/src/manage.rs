@@ -120,6 +120,11 @@ pub(super) fn retention(option: &str, words: &[String]) -> Result<Retention> {
                  number and kB, MB, GB, TB, KiB, MiB, GiB or TiB, or s, min, h, d or w"
             )));
         };
+        if retention.age.is_some_and(|age| age.is_zero()) {
+            return Err(refuse(format!(
+                "{option} '{word}': an age of 0 would keep nothing: give 1s or more, or no age"
+            )));
+        }
         if !is_first {
             return Err(refuse(format!(
                 "{option}: at most one size and one age are allowed"

@@ -317,6 +317,10 @@ fn as_text(outcome: &VectorAgentOutcome) -> String {
     }
     let counts = [
         (received.lost, "vectors lost"),
+        (
+            received.jumps,
+            "jumps of a sender's numbers, after which the loss is unknown",
+        ),
         (received.before, "vectors sent before the agent listened"),
         (received.damaged, "datagrams that cannot be read"),
         (received.stale, "datagrams that arrived twice or too late"),

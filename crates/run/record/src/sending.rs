@@ -43,7 +43,8 @@ struct Sending {
     sender: Sender,
     duration: Option<Duration>,
     stop: Arc<AtomicBool>,
-    /// When the first frames were given to the sender: generating or reading them takes time too.
+    /// When the first frames were given to the sender, after the proof that they leave: generating or reading them takes
+    /// time, too.
     started: Option<Instant>,
 }
 
@@ -64,7 +65,9 @@ impl Sending {
     }
 
     fn send(&mut self, run: &Run) -> Result<()> {
-        if self.started.is_none() {
+        if self.started.is_none() && run.frames > 0 {
+            // Part of neither the duration nor the rate.
+            self.sender.prove(run.base_ns)?;
             self.stop_later()?;
             self.started = Some(Instant::now());
         }

@@ -363,3 +363,44 @@ fn what_was_lost_before_a_saved_cursor_is_not_counted_again() {
     appender.close(2).unwrap();
     assert_eq!(missing_after(&mut later, u64::MAX), (1, (0, 0)));
 }
+
+/// Records of pages that are given up after the reader has looked how far the stream goes are expired, not missing.
+#[test]
+fn what_is_deleted_under_a_reader_is_not_missing() {
+    let name: StreamName = "events".parse().unwrap();
+    let linked = Form::Linked {
+        redundancy: 3,
+        block_bytes: None,
+    };
+    for form in [Form::Sealed, linked] {
+        let disk = SimDisk::new();
+        let dir = StreamDir::simulated(Arc::new(disk.clone()), GEOMETRY).unwrap();
+        let spec = StreamSpec {
+            retention: Retention {
+                bytes: Some(8 << 16),
+                age: None,
+            },
+            form,
+        };
+        dir.create_stream(&name, &spec, 1).unwrap();
+        let mut appender = dir.append(&name, 1).unwrap();
+        let mut append_until = |pages: u64| {
+            while appender.end().index < pages {
+                appender.append(1, &[7; 1000]).unwrap();
+                appender.flush(1).unwrap();
+            }
+        };
+        append_until(7);
+        let mut reader = dir.read(&name).unwrap();
+        let first = reader.read::<StreamError>(10, |_| Ok(true)).unwrap();
+        assert_eq!(first, 10);
+        append_until(11);
+        // The reader knows pages 0 to 7; the first of them are gone.
+        let read = reader.read::<StreamError>(u64::MAX, |_| Ok(true));
+        let (read, unread) = (read.unwrap(), reader.unread());
+        assert!(read > 0 && unread.expired > 0, "{form:?}: {unread:?}");
+        assert_eq!(unread.missing, (0, 0), "{form:?}");
+        let next_seq = reader.next_seq().unwrap();
+        assert_eq!(first + read + unread.expired, next_seq, "{form:?}");
+    }
+}

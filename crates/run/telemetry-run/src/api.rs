@@ -3,4 +3,5 @@
 pub mod answer;
 pub(crate) mod http;
 pub mod metrics;
+pub mod pushes;
 pub mod status;

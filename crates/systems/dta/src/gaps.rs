@@ -64,6 +64,21 @@ impl<M: Copy> Gaps<M> {
         Some(range.mark)
     }
 
+    /// The first of these numbers have come, at least one: if they have not come before, takes them out of their range,
+    /// and returns its mark and how many they are; otherwise, how many came before or are no longer known.
+    pub(crate) fn close_first(&mut self, first: u32, count: u32) -> (Option<M>, u32) {
+        let holds = self.0.iter().find_map(|range| {
+            let before = first.wrapping_sub(range.first);
+            range.count.checked_sub(before).filter(|&left| left > 0)
+        });
+        if let Some(left) = holds {
+            let closed = left.min(count);
+            return (self.close(first, closed), closed);
+        }
+        let until_next = self.0.iter().map(|range| range.first.wrapping_sub(first));
+        (None, until_next.fold(count, u32::min))
+    }
+
     /// Forgets the ranges whose mark is not wanted any more; the others may have another one.
     pub(crate) fn retain(&mut self, mut keep: impl FnMut(&mut M) -> bool) {
         self.0.retain_mut(|range| keep(&mut range.mark));

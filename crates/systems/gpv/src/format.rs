@@ -6,6 +6,15 @@ pub mod datagram;
 mod layout;
 pub mod paper;
 
+/// A start time that is refused.
+const PAST: &str = "a start time past the year 2262";
+
+/// The latest start time of a vector, ns since 1970, whose packets may be this much later: the time of each packet fits
+/// into 63 bits, as queries and columns of times need it.
+const fn start_ns_max(delta_ns_max: u64) -> u64 {
+    i64::MAX.cast_unsigned().wrapping_sub(delta_ns_max)
+}
+
 /// Why bytes are no vector, and where.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{what} at byte {offset} of {len}")]

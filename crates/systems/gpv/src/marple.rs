@@ -18,8 +18,8 @@
 //! What the published grammar leaves open:
 //!
 //! - Numbers are integers of 64 bits that wrap around, and reals. `/` is of reals if one side is
-//!   one, or if both are written as numbers (`2/10` is 0.2); else it rounds down, as in
-//!   `tin/128`, and division by 0 is 0. State begins at 0.
+//!   one, or if both are written as numbers of at most 2^53 (`2/10` is 0.2, but `7/(1+1)` is 3); else it
+//!   rounds down, as in `tin/128`, and division by 0 is 0. State begins at 0.
 //! - Times (`tin`) are in ns; `5ms` is written for 5,000,000, so are `ns`, `us` and `s`.
 //! - Also accepted: `<=`, `>=`, decimals, addresses (`10.0.0.1`, `"2001:db8::1"`), comments from
 //!   `#`, and `$name` for parameters.

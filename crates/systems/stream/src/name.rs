@@ -6,7 +6,7 @@ use std::str::FromStr;
 /// Longest name, in characters.
 const NAME_LEN_MAX: usize = 64;
 
-/// The name of a stream: 1 to 64 of `A-Z a-z 0-9 . _ -`.
+/// The name of a stream: 1 to 64 of `A-Z a-z 0-9 . _ -`, but not `.` or `..`, which name directories.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct StreamName(String);
 
@@ -19,6 +19,9 @@ pub enum NameError {
     /// Another character.
     #[error("a stream's name has letters, digits, '.', '_' and '-' only, not {0:?}")]
     Character(char),
+    /// The name of a directory.
+    #[error("a stream's name is not '.' or '..'")]
+    Directory,
 }
 
 impl StreamName {
@@ -40,6 +43,9 @@ impl FromStr for StreamName {
         if !(1..=NAME_LEN_MAX).contains(&text.len()) {
             return Err(NameError::Length(text.len()));
         }
+        if matches!(text, "." | "..") {
+            return Err(NameError::Directory);
+        }
         Ok(Self(text.to_owned()))
     }
 }
@@ -56,12 +62,15 @@ mod tests {
 
     #[test]
     fn names_are_of_a_few_characters() {
-        for name in ["a", "flows-2026.10_eu", ".", "..", "-x", &"n".repeat(64)] {
+        for name in ["a", "flows-2026.10_eu", "...", ".x", "-x", &"n".repeat(64)] {
             assert_eq!(name.parse::<StreamName>().unwrap().as_str(), name);
         }
         for name in ["", &"n".repeat(65)] {
             let refused = name.parse::<StreamName>().unwrap_err();
             assert_eq!(refused, NameError::Length(name.len()));
+        }
+        for name in [".", ".."] {
+            assert_eq!(name.parse::<StreamName>(), Err(NameError::Directory));
         }
         for name in ["a/b", "../a", "a b", "ä", "a\0", "a\n", "*"] {
             let refused = name.parse::<StreamName>().unwrap_err();

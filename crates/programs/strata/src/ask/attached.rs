@@ -10,7 +10,7 @@ use strata_gpv::{Column, Columns};
 use strata_terminal::output::refuse;
 use strata_terminal::signals::stop_on_signal;
 use strata_terminal::text::count_of;
-use tracing::warn;
+use tracing::{info, warn};
 
 use super::Args;
 use super::answer::Answers;
@@ -92,6 +92,9 @@ pub(super) fn ask(
         }
         answers.show(asking)?;
     };
+    info!(
+        "packets without an IP header are left out: the recording does not send them to queries, and they are not counted"
+    );
     let lost = sequencer.counters().lost;
     if lost > 0 {
         asking.incomplete.push(format!(

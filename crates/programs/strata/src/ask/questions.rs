@@ -149,9 +149,17 @@ impl Questions {
             })?;
             Ok((name.to_owned(), value.to_owned()))
         });
+        let params: Vec<(String, String)> = params.collect::<Result<_>>()?;
+        for (at, (name, _)) in params.iter().enumerate() {
+            if params[..at].iter().any(|(earlier, _)| earlier == name) {
+                return Err(refuse(format!(
+                    "--param {name} is given twice: a parameter has one value, in all queries of a run"
+                )));
+            }
+        }
         Ok(Self {
             all,
-            params: params.collect::<Result<_>>()?,
+            params,
             limits: args.bounds.limits()?,
             instructions_max: usize::from(args.bounds.instructions_max),
         })

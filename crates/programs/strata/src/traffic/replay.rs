@@ -121,7 +121,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let outcome = strata_record::replay(&spec, stop)?;
     if outcome.cut > 0 {
         warn!(
-            "{} packets are cut short in the file: only their captured bytes were sent",
+            "{} packets of the input are cut short: of these, only the captured bytes are sent",
             grouped(outcome.cut)
         );
     }

@@ -27,6 +27,8 @@ const SILENT: Duration = Duration::from_secs(60);
 const JOIN_AT: u64 = 4096;
 /// A number so far ahead of the others is damage, not loss.
 const AHEAD_MAX: u64 = 1 << 32;
+/// Vectors of a sender of datagrams that may be lost in a row: a larger gap is a jump.
+const GAP_MAX: u64 = 1 << 20;
 /// Headers of IPv4 and UDP, which a datagram has both ways; those of IPv6 are longer both ways.
 const HEADERS_LEN: u64 = 28;
 /// A cache that is not heard gets at most this number of requests.
@@ -78,6 +80,9 @@ pub struct Received {
     pub packets: u64,
     /// Vectors whose numbers never arrived, or that were in damaged datagrams.
     pub lost: u64,
+    /// Jumps of a sender's numbers further than losses explain, or beyond its own count: how many vectors are lost is
+    /// unknown.
+    pub jumps: u64,
     /// Vectors that were sent before the agent listened.
     pub before: u64,
     /// Datagrams that arrived twice or too late.
@@ -99,6 +104,7 @@ pub struct Received {
 impl Received {
     fn add(&mut self, sequencer: &SequencerCounters, reassembly: &ReassemblyCounters) {
         self.lost += sequencer.lost;
+        self.jumps += sequencer.jumps;
         self.stale += sequencer.stale;
         self.damaged += sequencer.damaged;
         self.vectors += reassembly.vectors;
@@ -177,6 +183,11 @@ impl Heard {
         let one = SequencerOptions {
             caches_max: 1,
             waiting_max: WAITING_MAX,
+            // Files and rings are not forged, and say what they lack.
+            gap_max: match sender.address {
+                Some(_) => GAP_MAX,
+                None => AHEAD_MAX,
+            },
         };
         Self {
             sender,

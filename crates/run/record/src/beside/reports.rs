@@ -182,6 +182,7 @@ fn run(mut attached: Attached, sender: &Mutex<Sender>, mut flows: Flows) {
     let mut sequencer = Sequencer::new(SequencerOptions {
         waiting_max: 0,
         caches_max: CACHES_MAX,
+        ..SequencerOptions::default()
     });
     let mut flushed = Instant::now();
     loop {

@@ -552,14 +552,20 @@ impl StreamAppender {
 
     /// Takes the oldest pages out of the page table.
     fn strike(&mut self, count: usize) -> Result<Vec<u32>> {
+        // Pages before it that were lost are forgotten with those that are given up, and not sooner.
+        if let Some(&(first, _)) = self.held.get(count).filter(|_| count > 0) {
+            self.state.oldest = first.index;
+            // Readers that miss a page in the table learn from the state that it was given up. Of what was appended
+            // since, the state says nothing yet.
+            if let Some(mut published) = self.file.state()? {
+                published.oldest = first.index;
+                self.file.write_state(&published)?;
+            }
+        }
         let mut free = Vec::with_capacity(count);
         for (held, page) in self.held.drain(..count) {
             self.file.strike(held.index)?;
             free.push(page);
-        }
-        // Pages before it that were lost are forgotten with those that are given up, and not sooner.
-        if let Some((first, _)) = self.held.front().filter(|_| count > 0) {
-            self.state.oldest = first.index;
         }
         Ok(free)
     }

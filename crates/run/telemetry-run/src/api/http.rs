@@ -25,10 +25,11 @@ use tokio::time::timeout;
 use utoipa::{IntoParams, OpenApi};
 
 use super::answer::{
-    Pushes, TelemetryEvents, TelemetryFlows, TelemetryKey, TelemetryList, TelemetryPath,
-    TelemetryQueries, TelemetryRefused, TelemetryTop,
+    TelemetryEvents, TelemetryFlows, TelemetryKey, TelemetryList, TelemetryPath, TelemetryQueries,
+    TelemetryRefused, TelemetryTop,
 };
 use super::metrics;
+use super::pushes::Pushes;
 use super::status::{TelemetryEntry, TelemetryStatus};
 
 /// Entries of a list in an answer at most, and by default.

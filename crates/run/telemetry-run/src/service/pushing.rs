@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::api::answer::Pushes;
+use crate::api::pushes::Pushes;
 use serde_json::{Value, json};
 use strata_dta::key::Key;
 use strata_dta::protocol::{Datagram, Report};

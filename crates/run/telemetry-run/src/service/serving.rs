@@ -8,8 +8,8 @@ use strata_role::{Notice, Result, Tell};
 use strata_sandbox::{Owner, SocketFile};
 
 use crate::answers::Answers;
-use crate::api::answer::Pushes;
 use crate::api::http;
+use crate::api::pushes::Pushes;
 
 /// The addresses on which the API of a collector is served.
 #[derive(Debug, Default)]

@@ -277,6 +277,10 @@ impl Missing {
             ),
         ];
         let cut = (received.unended > 0).then(|| cut(received.unended));
+        let jumped = (received.jumps > 0).then(|| {
+            let jumps = count_of(received.jumps, "jump");
+            format!("{jumps} of a sender's numbers: it is unknown how many vectors are missing")
+        });
         let lost = lost.into_iter().filter(|lost| lost.0 > 0);
         let ignored = ignored.into_iter().filter(|ignored| ignored.0 > 0);
         Self {
@@ -286,6 +290,7 @@ impl Missing {
                     format!("{lost} {why}: their packets are missing")
                 })
                 .chain(cut)
+                .chain(jumped)
                 .collect(),
             remarks: ignored
                 .map(|(count, what, why)| format!("{} {why}", count_of(count, what)))

@@ -23,6 +23,7 @@
 
 mod all;
 mod limit;
+mod numbered;
 mod options;
 mod reporter;
 mod sequence;
@@ -35,21 +36,16 @@ use crate::hash::{KeyHash, REDUNDANCY_MAX};
 use crate::key_increment::KeyIncrement;
 use crate::key_write::KeyWrite;
 use crate::postcarding::{Cache, Postcarding};
-use crate::protocol::{Datagram, Nack, Refusal, Report, packed};
+use crate::protocol::{Datagram, Nack, Refusal, Report};
 use crate::sink::{Operation, Origin, Room, Sink};
 use crate::tally;
 use limit::Limit;
 pub use options::{Options, Rate};
 use reporter::Reporter;
 pub use reporter::{OTHERS, ReporterCounters};
-use sequence::{Arrival, Sequence, Stamp};
 
 /// Rows and lists that are looked at for their age in one tick.
 const LOOKED_AT: usize = 4096;
-/// Maximum number of negative acknowledgements of a report. Without a bound, reporters that answer each at once and a
-/// network that duplicates datagrams would keep a translator at its limit busy with what it drops.
-const NACKS_MAX: u8 = 8;
-
 /// Ports of an address that are reporters of their own.
 const PORTS_MAX: u8 = 16;
 
@@ -289,90 +285,6 @@ impl Translator {
             Ok(Datagram::Packed(packet)) => self.packed(&packet, origin, now_ns, sinks, nacks),
             Err(refusal) => counters.refused_datagrams.add(refusal, 1),
         }
-    }
-
-    fn packed<S: Sink>(
-        &mut self,
-        packet: &packed::Packet<'_>,
-        origin: Origin,
-        now_ns: u64,
-        sinks: &mut [S],
-        nacks: &mut Vec<Nack>,
-    ) {
-        let (first, count) = (packet.sequence(), packet.count());
-        let stamp = Stamp {
-            session: packet.session(),
-            time_ns: packet.time_ns(),
-            now_ns,
-        };
-        let reporter = &mut self.reporters[usize::from(origin.0)];
-        let counters = &mut reporter.counters;
-        tally::add(&mut counters.reports, u64::from(count));
-        let is_several = reporter.is_several;
-        let arrival = match &mut reporter.sequence {
-            _ if is_several => Arrival::New { missing: 0 },
-            Some(sequence) => sequence.arrive(stamp, first, u32::from(count)),
-            begun @ None => {
-                *begun = Some(Sequence::new(stamp, first, u32::from(count)));
-                Arrival::New { missing: 0 }
-            }
-        };
-        let mut drops = 0;
-        match arrival {
-            Arrival::New { missing } => tally::add(&mut counters.missing, u64::from(missing)),
-            Arrival::Jump => tally::one(&mut counters.jumps),
-            // They were counted when their gap began.
-            Arrival::Late => {
-                counters.missing = counters.missing.saturating_sub(u64::from(count));
-            }
-            Arrival::Again { drops: before } => {
-                drops = before;
-                tally::add(&mut counters.again, u64::from(count));
-            }
-            Arrival::Seen => {
-                counters.refused.add(Refusal::Duplicate, u64::from(count));
-                return;
-            }
-        }
-        if self.put_all(packet, origin, now_ns, sinks) {
-            return;
-        }
-        // Dropped ones, as runs of numbers.
-        let mut run: Option<(u32, u16)> = None;
-        let can_nack = packet.flags().retransmittable && drops < NACKS_MAX && !is_several;
-        drops = drops.saturating_add(1);
-        for (number, report) in (0..count).zip(packet.reports()) {
-            let taken = self.put(report, origin, now_ns, sinks);
-            let dropped = self.count(origin, taken);
-            run = match (dropped && can_nack, run) {
-                // Not more than the datagram's.
-                (true, Some((first, count))) => Some((first, count.saturating_add(1))),
-                (true, None) => Some((first.wrapping_add(u32::from(number)), 1)),
-                (false, Some(ended)) => {
-                    self.nack(origin, ended, drops, nacks);
-                    None
-                }
-                (false, None) => None,
-            };
-        }
-        if let Some(ended) = run {
-            self.nack(origin, ended, drops, nacks);
-        }
-    }
-
-    fn nack(
-        &mut self,
-        origin: Origin,
-        (sequence, count): (u32, u16),
-        drops: u8,
-        nacks: &mut Vec<Nack>,
-    ) {
-        let reporter = &mut self.reporters[usize::from(origin.0)];
-        tally::add(&mut reporter.counters.nacked, u64::from(count));
-        if let Some(numbers) = &mut reporter.sequence {
-            numbers.reopen(sequence, u32::from(count), drops);
-        }
-        nacks.push(Nack::Packed { sequence, count });
     }
 
     /// Counts what became of a report; whether it was dropped.

@@ -101,26 +101,30 @@ impl Sequence {
         self.credit = credit;
     }
 
-    /// Reports `first..first + count` have come.
-    pub(super) fn arrive(&mut self, stamp: Stamp, first: u32, count: u32) -> Arrival {
-        let arrival = self.place(stamp, first, count);
+    /// Reports `first..first + count` have come: what is to be done with the first of them, and with how many (at
+    /// least one). It is asked again for the others, whose numbers have another history.
+    pub(super) fn arrive(&mut self, stamp: Stamp, first: u32, count: u32) -> (Arrival, u32) {
+        let (arrival, alike) = self.place(stamp, first, count);
         if arrival != Arrival::Seen {
             self.seen = 0;
-            return arrival;
+            return (arrival, alike);
+        }
+        if alike < count {
+            return (arrival, alike);
         }
         self.seen = self.seen.saturating_add(1);
         if self.seen < SEEN_MAX {
-            return arrival;
+            return (arrival, alike);
         }
         self.begin(stamp, first, count);
-        Arrival::Jump
+        (Arrival::Jump, count)
     }
 
-    fn place(&mut self, stamp: Stamp, first: u32, count: u32) -> Arrival {
+    fn place(&mut self, stamp: Stamp, first: u32, count: u32) -> (Arrival, u32) {
         if stamp.session != self.session {
             // The reporter has started again, unless this comes from before that.
             if stamp.time_ns <= self.time_ns {
-                return Arrival::Seen;
+                return (Arrival::Seen, count);
             }
             // It begins with 0.
             self.begin(stamp, 0, 0);
@@ -132,18 +136,20 @@ impl Sequence {
             if !self.credit.take(missing, stamp.now_ns) {
                 self.begin(stamp, first, count);
                 self.time_ns = latest_ns;
-                return Arrival::Jump;
+                return (Arrival::Jump, count);
             }
             if missing > 0 {
                 self.missing.open(self.next, missing, 0);
             }
             self.next = first.wrapping_add(count);
-            return Arrival::New { missing };
+            return (Arrival::New { missing }, count);
         }
-        match self.missing.close(first, count) {
-            Some(0) => Arrival::Late,
-            Some(drops) => Arrival::Again { drops },
-            None => Arrival::Seen,
+        // Those from the next number on are new.
+        let alike = count.min(ahead.unsigned_abs());
+        match self.missing.close_first(first, alike) {
+            (Some(0), closed) => (Arrival::Late, closed),
+            (Some(drops), closed) => (Arrival::Again { drops }, closed),
+            (None, known) => (Arrival::Seen, known),
         }
     }
 
@@ -170,15 +176,19 @@ mod tests {
     fn gaps_are_counted_and_filled_once_across_the_wrap() {
         let mut sequence = Sequence::new(stamp(1, 10), u32::MAX - 9, 5);
         let mut arrive = |first: u32, count| sequence.arrive(stamp(1, 10), first, count);
-        assert_eq!(arrive(10, 5), Arrival::New { missing: 15 });
-        assert_eq!(arrive(10, 5), Arrival::Seen);
-        assert_eq!(arrive(u32::MAX, 3), Arrival::Late);
-        assert_eq!(arrive(u32::MAX, 3), Arrival::Seen);
-        assert_eq!(arrive(0, 1), Arrival::Seen);
-        assert_eq!(arrive(u32::MAX - 4, 5), Arrival::Seen, "not wholly missing");
-        assert_eq!(arrive(u32::MAX - 4, 4), Arrival::Late);
-        assert_eq!(arrive(2, 8), Arrival::Late);
-        assert_eq!(arrive(15, 1), Arrival::New { missing: 0 });
+        assert_eq!(arrive(10, 5), (Arrival::New { missing: 15 }, 5));
+        assert_eq!(arrive(10, 5), (Arrival::Seen, 5));
+        assert_eq!(arrive(u32::MAX, 3), (Arrival::Late, 3));
+        assert_eq!(arrive(u32::MAX, 3), (Arrival::Seen, 3));
+        assert_eq!(arrive(0, 1), (Arrival::Seen, 1));
+        // MAX - 4 to MAX - 1 are missing, MAX to 1 have come, 2 to 9 are missing, 10 to 14 have come, 15 is next.
+        assert_eq!(arrive(u32::MAX - 4, 22), (Arrival::Late, 4));
+        assert_eq!(arrive(u32::MAX, 18), (Arrival::Seen, 3));
+        assert_eq!(arrive(2, 15), (Arrival::Late, 8));
+        assert_eq!(arrive(10, 7), (Arrival::Seen, 5));
+        assert_eq!(arrive(15, 2), (Arrival::New { missing: 0 }, 2));
+        assert_eq!(arrive(16, 2), (Arrival::Seen, 1));
+        assert_eq!(arrive(17, 1), (Arrival::New { missing: 0 }, 1));
     }
 
     #[test]
@@ -186,13 +196,13 @@ mod tests {
         let mut sequence = Sequence::new(stamp(1, 10), 1000, 5);
         assert_eq!(
             sequence.arrive(stamp(2, 20), 3, 2),
-            Arrival::New { missing: 3 }
+            (Arrival::New { missing: 3 }, 2)
         );
-        assert_eq!(sequence.arrive(stamp(1, 15), 1005, 5), Arrival::Seen);
-        assert_eq!(sequence.arrive(stamp(2, 19), 0, 3), Arrival::Late);
+        assert_eq!(sequence.arrive(stamp(1, 15), 1005, 5), (Arrival::Seen, 5));
+        assert_eq!(sequence.arrive(stamp(2, 19), 0, 3), (Arrival::Late, 3));
         sequence.reopen(3, 1, 2);
         let again = sequence.arrive(stamp(2, 20), 3, 1);
-        assert_eq!(again, Arrival::Again { drops: 2 });
+        assert_eq!(again, (Arrival::Again { drops: 2 }, 1));
     }
 
     #[test]
@@ -205,7 +215,7 @@ mod tests {
             for &(session, time_ns, first) in forged {
                 sequence.arrive(stamp(session, time_ns), first, 1);
             }
-            let mut arrive = |n: u32| sequence.arrive(stamp(1, 10 + u64::from(n)), n, 1);
+            let mut arrive = |n: u32| sequence.arrive(stamp(1, 10 + u64::from(n)), n, 1).0;
             let refused = (1..1000).find(|&n| arrive(n) != Arrival::Seen);
             assert_eq!(refused, Some(u32::from(SEEN_MAX)));
             let taken = (65..1000).all(|n| arrive(n) == Arrival::New { missing: 0 });
@@ -229,7 +239,7 @@ mod tests {
                     time_ns: u64::from(n),
                     now_ns: u64::from(n) * 500_000,
                 };
-                match sequence.arrive(stamp, first, 1) {
+                match sequence.arrive(stamp, first, 1).0 {
                     Arrival::New { missing: more } => missing += u64::from(more),
                     Arrival::Jump => jumps += 1,
                     _ => {}
@@ -247,7 +257,7 @@ mod tests {
                 time_ns: 10,
                 now_ns: u64::from(n) * 100_000,
             };
-            match sequence.arrive(stamp, n * 100, 90) {
+            match sequence.arrive(stamp, n * 100, 90).0 {
                 Arrival::New { missing: more } => missing += u64::from(more),
                 other => panic!("{other:?}"),
             }
@@ -264,9 +274,9 @@ mod tests {
         assert_eq!(sequence.missing.len(), RANGES_MAX);
         assert_eq!(
             sequence.arrive(stamp(1, 10), 5, 1),
-            Arrival::Seen,
+            (Arrival::Seen, 1),
             "forgotten"
         );
-        assert_eq!(sequence.arrive(stamp(1, 10), 9985, 1), Arrival::Late);
+        assert_eq!(sequence.arrive(stamp(1, 10), 9985, 1).0, Arrival::Late);
     }
 }

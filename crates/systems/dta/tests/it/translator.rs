@@ -699,3 +699,35 @@ fn forged_numbers_are_jumps_and_take_no_loss_back() {
     assert_eq!(take(here, &increment([0, 0, 0, 1], 2, 8)), (50, 3));
     assert_eq!(take(other, &increment([0, 0, 0, 10], 1, 7)), (0, 0));
 }
+
+/// A reporter that puts reports into datagrams anew when it sends them again: 10 to 12 of 0 to 29 were lost, and come
+/// with others that have come, or are new.
+#[test]
+fn a_datagram_may_hold_reports_that_came_and_others() {
+    let fast = Rate {
+        operations_per_second: 1_000_000,
+        burst: 1_000_000,
+    };
+    for rate in [None, Some(fast)] {
+        let mut world = World::new(|options| options.rate = rate);
+        let mut send = |first: u32, count: u32| {
+            let keys: Vec<_> = (first..first + count).map(u32::to_be_bytes).collect();
+            let reports: Vec<_> = keys.iter().map(value).collect();
+            let mut repr = packed::Repr::of(&reports[0], KEPT);
+            (repr.sequence, repr.time_ns) = (first, 7);
+            let mut bytes = Vec::new();
+            repr.emit(&reports, &mut bytes);
+            world.receive(SWITCH, &bytes, 7);
+            let origin = world.origin();
+            let counters = world.translator.counters(origin);
+            assert!(counters.balances());
+            let duplicates = counters.refused.get(Refusal::Duplicate);
+            (counters.accepted, duplicates, counters.missing)
+        };
+        assert_eq!(send(0, 10), (10, 0, 0));
+        assert_eq!(send(13, 7), (17, 0, 3));
+        assert_eq!(send(8, 4), (19, 2, 1), "10 and 11 are late");
+        assert_eq!(send(8, 22), (30, 13, 0), "12 is late, 20 to 29 are new");
+        assert_eq!(send(0, 30), (30, 43, 0));
+    }
+}

@@ -17,14 +17,18 @@ pub struct SequencerOptions {
     pub caches_max: usize,
     /// Datagrams of a cache that wait for one that is missing; then it is lost.
     pub waiting_max: usize,
+    /// Vectors that may be lost in a row. A larger gap is a jump: their number is not known, since the cache has
+    /// started again, or a datagram was forged.
+    pub gap_max: u64,
 }
 
 impl Default for SequencerOptions {
-    /// 64 caches; 16 datagrams each, at most 64 MB in all.
+    /// 64 caches; 16 datagrams each, at most 64 MB in all. No gap is a jump.
     fn default() -> Self {
         Self {
             caches_max: 64,
             waiting_max: 16,
+            gap_max: u64::MAX,
         }
     }
 }
@@ -37,6 +41,9 @@ pub struct SequencerCounters {
     pub vectors: u64,
     /// Vectors that never came, came too late, or were damaged.
     pub lost: u64,
+    /// Gaps larger than [`SequencerOptions::gap_max`], or beyond the number of vectors that the cache says it sent: the
+    /// vectors lost in them are not in `lost`.
+    pub jumps: u64,
     /// Datagrams that came again, or after they were counted as lost.
     pub stale: u64,
     /// Datagrams that are invalid, or contradict those before.
@@ -152,7 +159,7 @@ impl Sequencer {
         if first > cache.next_seq {
             cache.waiting.insert(first, bytes.to_vec());
             if cache.waiting.len() > self.options.waiting_max {
-                self.skip(id);
+                self.skip(id, None);
                 return self.drain(id, &mut out);
             }
             return Ok(());
@@ -161,8 +168,8 @@ impl Sequencer {
             .and(self.drain(id, &mut out))
     }
 
-    /// The cache says that it has sent `end_seq` vectors: what is missing of them is lost. Without
-    /// it, up to the last that came.
+    /// The cache says that it has sent `end_seq` vectors: what is missing of them is lost, and numbers beyond them are a
+    /// jump. Without it, up to the last that came.
     ///
     /// # Errors
     ///
@@ -177,35 +184,48 @@ impl Sequencer {
         let mut out = |cache, vectors: &[Vector<'_, Full>]| {
             vectors.iter().for_each(|vector| out(cache, vector));
         };
+        // A cache that says so while it runs may have sent more since.
+        let sent = |of: &Cache| end_seq.filter(|&end_seq| end_seq >= of.next_seq);
+        let end_seq = self.caches.get(&cache).and_then(sent);
         while self
             .caches
             .get(&cache)
             .is_some_and(|cache| !cache.waiting.is_empty())
         {
-            self.skip(cache);
+            self.skip(cache, end_seq);
             result = result.and(self.drain(cache, &mut out));
         }
-        if let (Some(end_seq), Some(cache)) = (end_seq, self.caches.get_mut(&cache)) {
-            self.counters.lost = self
-                .counters
-                .lost
-                .wrapping_add(end_seq.saturating_sub(cache.next_seq));
-            cache.next_seq = cache.next_seq.max(end_seq);
+        if let (Some(end_seq), Some(of)) = (end_seq, self.caches.get_mut(&cache)) {
+            let missing = end_seq.saturating_sub(of.next_seq);
+            of.next_seq = of.next_seq.max(end_seq);
+            self.lose(missing);
         }
         result
     }
 
-    /// Gives up what is missing before the first datagram that waits.
-    fn skip(&mut self, id: u32) {
+    /// Gives up what is missing before the first datagram that waits. The cache has sent `end_seq` vectors, if that is
+    /// known.
+    fn skip(&mut self, id: u32, end_seq: Option<u64>) {
         if let Some(cache) = self.caches.get_mut(&id)
             && let Some((&first, _)) = cache.waiting.first_key_value()
         {
-            self.counters.lost = self
-                .counters
-                .lost
-                .wrapping_add(first.saturating_sub(cache.next_seq));
+            // Of vectors that were not sent, none is lost.
+            let sent = end_seq.map_or(first, |end_seq| end_seq.min(first));
+            let missing = sent.saturating_sub(cache.next_seq);
+            let is_beyond = first > sent && first > cache.next_seq;
             cache.next_seq = cache.next_seq.max(first);
+            self.counters.jumps = self.counters.jumps.wrapping_add(is_beyond.into());
+            self.lose(missing);
         }
+    }
+
+    /// Counts vectors that never came.
+    fn lose(&mut self, missing: u64) {
+        let (count, more) = match missing <= self.options.gap_max {
+            true => (&mut self.counters.lost, missing),
+            false => (&mut self.counters.jumps, 1),
+        };
+        *count = count.wrapping_add(more);
     }
 
     /// Gives what waited and is in order now.

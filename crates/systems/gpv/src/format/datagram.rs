@@ -6,7 +6,7 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use super::layout::{DatagramHeader, VectorHeader};
 use super::paper::count;
-use super::{FormatError, NotCarried};
+use super::{FormatError, NotCarried, PAST, start_ns_max};
 use crate::key::Key;
 use crate::tuple::{Column, Columns, Full, Tuple};
 use crate::vector::{Grouped, Reason, Vector};
@@ -374,9 +374,8 @@ impl<'a> Datagram<'a> {
         if count == 0 {
             return Err(wrong("an empty vector", at.wrapping_add(12)));
         }
-        // So that no packet's time overflows.
-        if header.start_ns.get() > u64::MAX - Full::DELTA_MAX_NS {
-            return Err(wrong("a start time past the year 2554", at));
+        if header.start_ns.get() > start_ns_max(Full::DELTA_MAX_NS) {
+            return Err(wrong(PAST, at));
         }
         let family = match header.family {
             0 => AddressFamily::Mac,

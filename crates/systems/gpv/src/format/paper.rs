@@ -9,7 +9,7 @@ use strata_wire::{AddressFamily, Endpoint, exact};
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::layout::PaperHeader;
-use super::{FormatError, NotCarried};
+use super::{FormatError, NotCarried, PAST, start_ns_max};
 use crate::key::Key;
 use crate::tuple::{BASIC_SIZE_MAX, Basic, Sequenced, Tuple};
 use crate::vector::{Grouped, Reason, Vector};
@@ -123,9 +123,8 @@ pub fn parse<'a, T: PaperTuple>(
     if count == 0 {
         return Err(wrong("an empty vector", 14));
     }
-    // So that no packet's time overflows.
-    if header.start_ns.get() > u64::MAX.wrapping_sub(T::DELTA_MAX_NS) {
-        return Err(wrong("a start time past the year 2554", 16));
+    if header.start_ns.get() > start_ns_max(T::DELTA_MAX_NS) {
+        return Err(wrong(PAST, 16));
     }
     let body = rest
         .get(..count.wrapping_mul(T::LEN))

@@ -95,6 +95,7 @@ fn world(seed: u64) {
     let options = SequencerOptions {
         caches_max: 3,
         waiting_max: usize::try_from(1 + rng.below(20)).unwrap(),
+        ..SequencerOptions::default()
     };
     let mut sequencer = Sequencer::new(options);
     let options = ReassemblyOptions {
@@ -168,6 +169,7 @@ fn more_caches_than_allowed_and_numbers_far_ahead_are_refused() {
     let options = SequencerOptions {
         caches_max: 1,
         waiting_max: 2,
+        ..SequencerOptions::default()
     };
     let mut sequencer = Sequencer::new(options);
     assert!(sequencer.join(1, 0));
@@ -186,6 +188,43 @@ fn more_caches_than_allowed_and_numbers_far_ahead_are_refused() {
         .datagram(&sent.datagrams[0], |_, _| vectors += 1)
         .unwrap();
     assert!(vectors > 0, "one that lies does not shut the others out");
+}
+
+/// A datagram with a number that the cache did not reach, as anyone can send it: with the number of vectors that the
+/// cache says it sent, and without it.
+#[test]
+fn a_forged_number_does_not_count_as_losses() {
+    let sent = send(&mut Rng::new(1), 7);
+    let end = Some(sent.vectors);
+    for (end_seq, far, is_lossy) in [
+        (end, 1_000_000, false),
+        (end, 3_000_000, true),
+        (None, 3_000_000, false),
+        (None, 3_000_000, true),
+    ] {
+        let gap_max = 1 << 20;
+        let mut sequencer = Sequencer::new(SequencerOptions {
+            gap_max,
+            ..SequencerOptions::default()
+        });
+        let mut forged = sent.datagrams[0].clone();
+        forged[16..24].copy_from_slice(&u64::to_le_bytes(far));
+        let mut vectors = 0;
+        for (at, datagram) in sent.datagrams.iter().enumerate() {
+            if at == 2 {
+                sequencer.datagram(&forged, |_, _| ()).unwrap();
+            }
+            if at != 5 || !is_lossy {
+                sequencer.datagram(datagram, |_, _| vectors += 1).unwrap();
+            }
+        }
+        sequencer.finish(7, end_seq, |_, _| ()).unwrap();
+        let counters = sequencer.counters();
+        let what = format!("{end_seq:?}, {far}, {is_lossy}");
+        assert_eq!(counters.lost > 0, is_lossy, "{what}");
+        assert!(vectors + counters.lost <= sent.vectors, "{what}");
+        assert_eq!(counters.jumps, 1, "{what}");
+    }
 }
 
 /// A record as a whole.

@@ -276,7 +276,7 @@ proptest! {
 
 /// A start time from which a packet's time would overflow is no time: adding them would panic.
 #[test]
-fn start_times_past_64_bits_are_refused() {
+fn start_times_past_63_bits_are_refused() {
     let tuples = [Full {
         delta_ns: u32::MAX,
         ..Full::default()
@@ -304,13 +304,22 @@ fn start_times_past_64_bits_are_refused() {
         let result = datagram.for_each(&mut Vec::new(), |vector| times.extend(vector.times_ns()));
         result.map(|()| times)
     };
-    assert_eq!(read(&vector).unwrap_err().offset, 24);
-    vector.start_ns = u64::MAX - u64::from(u32::MAX);
-    assert_eq!(read(&vector), Ok(vec![u64::MAX]));
+    // Queries and columns of times have signed numbers.
+    let latest_ns = i64::MAX.cast_unsigned();
+    for start_ns in [u64::MAX, 1 << 63, latest_ns - u64::from(u32::MAX) + 1] {
+        vector.start_ns = start_ns;
+        assert_eq!(read(&vector).unwrap_err().offset, 24);
+    }
+    vector.start_ns = latest_ns - u64::from(u32::MAX);
+    assert_eq!(read(&vector), Ok(vec![latest_ns]));
 
     let mut bytes = vec![0; 28];
     bytes[15] = 1;
-    bytes[16..24].copy_from_slice(&u64::MAX.to_be_bytes());
-    let error = paper::parse::<Basic>(&bytes, &mut Vec::new()).unwrap_err();
-    assert_eq!(error.offset, 16);
+    for start_ns in [u64::MAX, 1 << 63] {
+        bytes[16..24].copy_from_slice(&start_ns.to_be_bytes());
+        let error = paper::parse::<Basic>(&bytes, &mut Vec::new()).unwrap_err();
+        assert_eq!(error.offset, 16);
+    }
+    bytes[16..24].copy_from_slice(&(1_u64 << 62).to_be_bytes());
+    assert!(paper::parse::<Basic>(&bytes, &mut Vec::new()).is_ok());
 }

@@ -411,7 +411,7 @@ fn errors_say_what_is_wrong_and_where() {
         (
             "def f([n], []): n = n + 1; emit()\nA = groupby(T, [srcip], f);\n\
              B = groupby(T, [srcip], f);\nC = zip(A, B);",
-            "4:12: both A and B have a column n, and not the same: rename one with map",
+            "4:12: both A and B have different columns named n: rename one with map",
         ),
     ];
     for (text, wanted) in cases {
@@ -572,6 +572,30 @@ fn operators_and_numbers() {
         rows(&mut query),
         ["0.0.0.3 0.0.0.9 1 2 6 700 7 -6 3.5e0 2e-1 5000 14"]
     );
+}
+
+/// Only literals make a fraction; the quotients of integers are those of Python's `//`.
+#[test]
+fn quotients_of_constants_are_those_of_integers() {
+    for (quotient, expected) in [
+        ("7/2", "3.5e0"),
+        ("-2/10", "-2e-1"),
+        ("7/(1+1)", "3"),
+        ("(0-7)/(1+1)", "-4"),
+        ("(3+4)/2", "3"),
+        ("7/(1+1)/2", "1"),
+        ("5/(1-1)", "0"),
+        ("5/0", "0"),
+        ("9223372036854775807/1", "9223372036854775807"),
+        ("9007199254740993/1", "9007199254740993"),
+        ("7/(1+1.0)", "3.5e0"),
+    ] {
+        let text = format!("A = filter(T, srcip == 0.0.0.3); R = map(A, [q], [{quotient}]);");
+        let mut query = run(&text, Limits::default(), &small(4));
+        let all = rows(&mut query);
+        let last = all[0].rsplit(' ').next();
+        assert_eq!(last, Some(expected), "{quotient}");
+    }
 }
 
 /// Names and forms of published queries that differ from ours.

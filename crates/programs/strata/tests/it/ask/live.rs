@@ -198,6 +198,10 @@ fn a_recording_answers_as_its_log_does_while_others_come_and_go() {
     for asking in [&mut all, &mut one] {
         let said = asking.ended(0);
         assert!(!said.contains("lost"), "{said}");
+        assert!(
+            said.contains("packets without an IP header are left out"),
+            "{said}"
+        );
     }
     // The log is the witness, and tshark's view of its export another.
     let export = dir.path().join("export.pcapng");

@@ -386,6 +386,10 @@ fn what_cannot_be_asked_is_refused_at_its_place() {
         ),
         (&["tcp-timeouts", "--param", "low"], "write NAME=VALUE"),
         (
+            &["tcp-timeouts", "--param", "low=1s", "--param", "low=2s"],
+            "--param low is given twice",
+        ),
+        (
             &["tcp-timeouts", "--param", "low=1x"],
             "\"x\" is not a unit",
         ),

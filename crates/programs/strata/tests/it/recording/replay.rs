@@ -182,6 +182,21 @@ fn arrives_whole(name: &str, traffic: &[&str]) {
         "{said}"
     );
     assert!(finish(tcpdump, &file, 3_000) == sent);
+    // To find out that live frames do not arrive takes longer than all packets are due: none of them is overdue then.
+    let times = times(&file);
+    let took = times[2_999] - times[1];
+    assert!(took > 0.05, "a burst: all but the first in {took} s");
+}
+
+/// The times of a capture's packets as tshark reads them, in s since 1970.
+fn times(file: &Path) -> Vec<f64> {
+    let listed = Command::new("tshark")
+        .args(["-T", "fields", "-e", "frame.time_epoch", "-r"])
+        .arg(file)
+        .output()
+        .unwrap();
+    let listed = String::from_utf8(listed.stdout).unwrap();
+    listed.lines().map(|time| time.parse().unwrap()).collect()
 }
 
 /// The receiving end removes the tag in the same page that returns to the sender.

@@ -174,6 +174,8 @@ fn what_cannot_be_kept_is_refused_and_the_default_is_what_can_be() {
         ("1.5GB", "a whole number and kB, MB, GB, TB, KiB"),
         ("7days", "or s, min, h, d or w"),
         ("1MiB,", "--retain '': write a size"),
+        ("0d", "--retain '0d': an age of 0 would keep nothing"),
+        ("1MiB,0s", "--retain '0s': an age of 0 would keep nothing"),
         ("1MiB,2MiB", "at most one size and one age are allowed"),
     ] {
         let output = create("x", retain);

@@ -9,6 +9,9 @@ use strata_wire::exact;
 use super::{Map, StreamReader};
 use crate::error::Result;
 
+/// Attempts at reading a state that its appender writes at the same time.
+const STATE_ATTEMPTS: u32 = 3;
+
 /// The number of the record after those that a stream's state says are before its end.
 #[derive(Clone, Copy)]
 pub(super) enum Had {
@@ -133,7 +136,7 @@ impl StreamReader {
             return;
         };
         let skipped = header.first_seq.saturating_sub(next_seq);
-        if header.index == self.oldest && self.unread_before(header.index) {
+        if skipped > 0 && header.index <= self.oldest_now(header.index) {
             self.unread.expired += skipped;
             return;
         }
@@ -150,8 +153,13 @@ impl StreamReader {
         }
     }
 
-    /// Whether pages before this one are gone because the stream gave them up.
-    fn unread_before(&self, index: u64) -> bool {
-        index > 0 && self.page_of(index - 1).is_ok_and(|page| page.is_none())
+    /// The oldest page that the stream has not given up. The appender may have given up pages since the last look: its
+    /// state names the new oldest one before the pages leave the table. `index` is that of a page that was read.
+    fn oldest_now(&self, index: u64) -> u64 {
+        let is_old = index > self.oldest && matches!(self.map, Map::File);
+        // A state that is being written is whole at the next attempt.
+        let read = || (0..STATE_ATTEMPTS).find_map(|_| self.file.state().ok().flatten());
+        let state = is_old.then(read).flatten();
+        state.map_or(self.oldest, |state| self.oldest.max(state.oldest))
     }
 }

@@ -230,7 +230,10 @@ fn literal(expr: &Expr<'_>) -> Option<Literal> {
                     Binary::Add => Some(Literal::Int(a.wrapping_add(*b))),
                     Binary::Sub => Some(Literal::Int(a.wrapping_sub(*b))),
                     Binary::Mul => Some(Literal::Int(a.wrapping_mul(*b))),
-                    Binary::Div => Some(Literal::Real(*a as f64 / *b as f64)),
+                    Binary::Div if is_fraction(left, right) => {
+                        Some(Literal::Real(*a as f64 / *b as f64))
+                    }
+                    // Like those of other integers.
                     _ => None,
                 };
             }
@@ -244,5 +247,23 @@ fn literal(expr: &Expr<'_>) -> Option<Literal> {
             }))
         }
         _ => None,
+    }
+}
+
+/// Whether both are written as integers, with or without a minus, and their quotient is a real number without a loss
+/// of digits.
+fn is_fraction(left: &Expr<'_>, right: &Expr<'_>) -> bool {
+    let written = |expr: &Expr<'_>| match &expr.node {
+        Node::Int(value) => Some(*value),
+        Node::Binary(Binary::Sub, zero, value) => match (&zero.node, &value.node) {
+            (Node::Int(0), Node::Int(value)) => Some(*value),
+            _ => None,
+        },
+        _ => None,
+    };
+    let is_exact = |value: i64| value.unsigned_abs() <= 1 << f64::MANTISSA_DIGITS;
+    match (written(left), written(right)) {
+        (Some(a), Some(b)) => b != 0 && is_exact(a) && is_exact(b),
+        _ => false,
     }
 }
