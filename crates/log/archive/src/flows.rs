@@ -506,7 +506,7 @@ strata_tables::columns! {
                 "smb_shares",
                 Kind::Text,
                 Dictionary,
-                "paths of shares that the client connected to by SMB 2 or 3, as a JSON list, the first 16 of at most 255 characters each; files of earlier versions lack it",
+                "paths of shares that the client connected to by SMB 2 or 3, as a JSON list; the first 16, each cut to 255 characters; files of earlier versions lack it",
             )
             .json(),
             TextOrNull(|row| row.detail(|details| details.smb_shares.list().map(|list| ByteArray::from(list.as_str())))),
@@ -570,7 +570,7 @@ strata_tables::columns! {
                 "hides_addresses",
                 Kind::Bool,
                 Plain,
-                "whether a packet may have addresses that the row lacks, or, as a later fragment, lacks its ports",
+                "whether a packet of the flow may have addresses that the row lacks (of a tunnel, or in headers that were cut or not understood), or is a later fragment, which has no ports",
             )
             .internal(),
             Bool(|row| row.flow.hides_addresses),
@@ -580,7 +580,7 @@ strata_tables::columns! {
                 "flow_share",
                 Kind::Float,
                 Dictionary,
-                "the largest of its packets",
+                "largest `flow_share` among the flow's packets (table `packets`)",
             ),
             Float(|row| float(row.stats().share_max.ratio())),
         ),
