@@ -266,7 +266,7 @@ strata_tables::columns! {
             IntOrNull(|row| row.end_reason().map(|reason| i64::from(reason as u8))),
         ),
         Class: column(
-            Spec::new("class", Kind::Text, Dictionary, "of most of its packets"),
+            Spec::new("class", Kind::Text, Dictionary, "class of most of the flow's packets"),
             Text(|row| row.class.clone()),
         ),
         Classes: column(
@@ -284,7 +284,7 @@ strata_tables::columns! {
                 "score_max",
                 Kind::Float,
                 Dictionary,
-                "the highest of its packets, 0 to 1; NULL if not dissected",
+                "highest score of the flow's packets, 0 to 1; NULL if not dissected",
             ),
             FloatOrNull(|row| row.stats().score_max.map(score)),
         ),
@@ -303,11 +303,11 @@ strata_tables::columns! {
             Int(|row| row.stats().size_max.into()),
         ),
         SizeAvg: column(
-            Spec::new("size_avg", Kind::Float, Plain, "mean of the packets").unit(Unit::Bytes),
+            Spec::new("size_avg", Kind::Float, Plain, "mean size of the packets").unit(Unit::Bytes),
             Float(|row| float(row.stats().size_mean())),
         ),
         SizeVar: column(
-            Spec::new("size_var", Kind::Float, Plain, "their variance").unit(Unit::BytesSquared),
+            Spec::new("size_var", Kind::Float, Plain, "variance of the sizes of the packets").unit(Unit::BytesSquared),
             Float(|row| float(row.stats().size_variance())),
         ),
         IpdMinNs: column(
@@ -333,7 +333,7 @@ strata_tables::columns! {
                 "dns_name",
                 Kind::Text,
                 Dictionary,
-                "the first found in a payload that was kept",
+                "name of the first DNS question in kept payload",
             ),
             TextOrNull(|row| row.name(|names| &names.dns)),
         ),
@@ -360,7 +360,7 @@ strata_tables::columns! {
                 "dns_answers",
                 Kind::Text,
                 Dictionary,
-                "addresses in the answers of the first DNS response, as far as it was kept, as a JSON list, 16 at most; files of earlier versions lack it",
+                "addresses in the answers of the first DNS response (in its kept part), as a JSON list, 16 at most; files of earlier versions lack it",
             )
             .json(),
             TextOrNull(|row| row.detail_text(|details| &details.dns_answers)),
@@ -370,7 +370,7 @@ strata_tables::columns! {
                 "tls_server_name",
                 Kind::Text,
                 Dictionary,
-                "as `dns_name`; also of DTLS and QUIC",
+                "first server name in kept payload, of TLS, DTLS or QUIC",
             ),
             TextOrNull(|row| row.name(|names| &names.server)),
         ),
@@ -425,7 +425,7 @@ strata_tables::columns! {
             TextOrNull(|row| row.flow.names.quic.map(|version| ByteArray::from(format!("{version:#010x}").as_str()))),
         ),
         HttpHost: column(
-            Spec::new("http_host", Kind::Text, Dictionary, "as `dns_name`"),
+            Spec::new("http_host", Kind::Text, Dictionary, "first host of an HTTP/1 request in kept payload"),
             TextOrNull(|row| row.name(|names| &names.http)),
         ),
         HttpMethod: column(
@@ -487,7 +487,7 @@ strata_tables::columns! {
                 "modbus_functions",
                 Kind::Text,
                 Dictionary,
-                "function codes of all Modbus messages on TCP port 502, as far as they were kept, as a JSON list; files of earlier versions lack it",
+                "function codes of all Modbus messages in kept payload on TCP port 502, as a JSON list; files of earlier versions lack it",
             )
             .json(),
             TextOrNull(|row| row.detail(|details| Some(ByteArray::from(details.modbus_functions.list()?.as_str())))),
