@@ -149,7 +149,7 @@ def parser() -> argparse.ArgumentParser:
     train.add_argument("--quiet", action="store_true", help="show no progress bar")
     train.add_argument("--last-name", metavar="NAME", help=LAST_NAME_HELP)
 
-    learn = commands.add_parser("learn", help="learn what is ordinary at a site, without labels")
+    learn = commands.add_parser("learn", help="learn what is ordinary at a site; needs no labels")
     learn.add_argument("snapshots", nargs="+", help="files of strata features -o FILE.parquet")
     learn.add_argument("-o", "--output", required=True, metavar="FILE", help="write the model here")
     learn.add_argument("--beside", metavar="FILE", help="keep half of the trees of this model")
@@ -184,7 +184,7 @@ def parser() -> argparse.ArgumentParser:
         "--time-compression", type=float, default=1000.0, metavar="N", help="default 1000"
     )
     compare.add_argument(
-        "--window-ms", type=int, default=10, metavar="MS", help="window of the sketches; default 10"
+        "--window-ms", type=int, default=10, metavar="MS", help="window of the flow table; default 10"
     )
     compare.add_argument(
         "--presets", metavar="LIST", help="run only these presets, separated by commas"

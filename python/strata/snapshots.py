@@ -48,7 +48,7 @@ class Snapshots:
     units: dict[str, str]
     """By feature."""
     settings: dict[str, str]
-    """Window (ns), arithmetic and buckets of the sketches, as a model has them."""
+    """Window (ns), arithmetic and buckets of the flow table, as a model has them."""
     names: list[str]
     """Of the files."""
     counts: dict[str, int] = dataclass_field(default_factory=dict)

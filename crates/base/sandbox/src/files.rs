@@ -42,7 +42,9 @@ pub enum FilesError {
     #[error("Landlock: {0}")]
     Ruleset(#[from] RulesetError),
     /// The kernel has no Landlock, or it is disabled.
-    #[error("this kernel has no Landlock")]
+    #[error(
+        "Landlock is not available: this kernel lacks it, or it is disabled (boot parameter lsm=)"
+    )]
     NotThere,
 }
 

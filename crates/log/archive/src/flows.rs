@@ -266,7 +266,7 @@ strata_tables::columns! {
             IntOrNull(|row| row.end_reason().map(|reason| i64::from(reason as u8))),
         ),
         Class: column(
-            Spec::new("class", Kind::Text, Dictionary, "of most of its packets"),
+            Spec::new("class", Kind::Text, Dictionary, "class of most of the flow's packets"),
             Text(|row| row.class.clone()),
         ),
         Classes: column(
@@ -284,7 +284,7 @@ strata_tables::columns! {
                 "score_max",
                 Kind::Float,
                 Dictionary,
-                "the highest of its packets, 0 to 1; NULL if not dissected",
+                "highest score of the flow's packets, 0 to 1; NULL if not dissected",
             ),
             FloatOrNull(|row| row.stats().score_max.map(score)),
         ),
@@ -303,11 +303,11 @@ strata_tables::columns! {
             Int(|row| row.stats().size_max.into()),
         ),
         SizeAvg: column(
-            Spec::new("size_avg", Kind::Float, Plain, "mean of the packets").unit(Unit::Bytes),
+            Spec::new("size_avg", Kind::Float, Plain, "mean size of the packets").unit(Unit::Bytes),
             Float(|row| float(row.stats().size_mean())),
         ),
         SizeVar: column(
-            Spec::new("size_var", Kind::Float, Plain, "their variance").unit(Unit::BytesSquared),
+            Spec::new("size_var", Kind::Float, Plain, "variance of the sizes of the packets").unit(Unit::BytesSquared),
             Float(|row| float(row.stats().size_variance())),
         ),
         IpdMinNs: column(
@@ -333,7 +333,7 @@ strata_tables::columns! {
                 "dns_name",
                 Kind::Text,
                 Dictionary,
-                "the first found in a payload that was kept",
+                "name of the first DNS question in kept payload",
             ),
             TextOrNull(|row| row.name(|names| &names.dns)),
         ),
@@ -360,7 +360,7 @@ strata_tables::columns! {
                 "dns_answers",
                 Kind::Text,
                 Dictionary,
-                "addresses in the answers of the first DNS response, as far as it was kept, as a JSON list, 16 at most; files of earlier versions lack it",
+                "addresses in the answers of the first DNS response (in its kept part), as a JSON list, 16 at most; files of earlier versions lack it",
             )
             .json(),
             TextOrNull(|row| row.detail_text(|details| &details.dns_answers)),
@@ -370,7 +370,7 @@ strata_tables::columns! {
                 "tls_server_name",
                 Kind::Text,
                 Dictionary,
-                "as `dns_name`; also of DTLS and QUIC",
+                "first server name in kept payload, of TLS, DTLS or QUIC",
             ),
             TextOrNull(|row| row.name(|names| &names.server)),
         ),
@@ -379,7 +379,7 @@ strata_tables::columns! {
                 "tls_certificate_names",
                 Kind::Text,
                 Dictionary,
-                "names in the certificate of the server, as a JSON list: the common names of its subject, then DNS names, 16 at most; of TLS over TCP up to TLS 1.2, which does not encrypt it, if it was kept whole and its packets came in order; files of earlier versions lack it",
+                "names in the certificate of the server, as a JSON list: the common names of its subject, then DNS names, 16 at most; only for TLS over TCP up to TLS 1.2 (later versions encrypt the certificate), and if the certificate was kept whole and its packets came in order; files of earlier versions lack it",
             )
             .json(),
             TextOrNull(|row| row.name(|names| &names.certificate)),
@@ -412,7 +412,7 @@ strata_tables::columns! {
                 "tls_cipher",
                 Int32,
                 Dictionary,
-                "cipher suite that it chose, as in 4865 for TLS_AES_128_GCM_SHA256 (IANA, TLS Cipher Suites); files of earlier versions lack it",
+                "cipher suite that the server chose, as in 4865 for TLS_AES_128_GCM_SHA256 (IANA, TLS Cipher Suites); files of earlier versions lack it",
             )
             .field_id(62),
             IntOrNull(|row| row.flow.names.chosen.map(|chosen| chosen.cipher.into())),
@@ -428,7 +428,7 @@ strata_tables::columns! {
             TextOrNull(|row| row.flow.names.quic.map(|version| ByteArray::from(format!("{version:#010x}").as_str()))),
         ),
         HttpHost: column(
-            Spec::new("http_host", Kind::Text, Dictionary, "as `dns_name`"),
+            Spec::new("http_host", Kind::Text, Dictionary, "first host of an HTTP/1 request in kept payload"),
             TextOrNull(|row| row.name(|names| &names.http)),
         ),
         HttpMethod: column(
@@ -454,7 +454,7 @@ strata_tables::columns! {
                 "http_user_agent",
                 Kind::Text,
                 Dictionary,
-                "of that request, if its first packet has it, 512 characters at most; files of earlier versions lack it",
+                "`User-Agent` of that request, if the request's first packet has it, 512 characters at most; files of earlier versions lack it",
             ),
             TextOrNull(|row| row.detail_text(|details| &details.http_user_agent)),
         ),
@@ -490,7 +490,7 @@ strata_tables::columns! {
                 "modbus_functions",
                 Kind::Text,
                 Dictionary,
-                "function codes of all Modbus messages on TCP port 502, as far as they were kept, as a JSON list; files of earlier versions lack it",
+                "function codes of all Modbus messages in kept payload on TCP port 502, as a JSON list; files of earlier versions lack it",
             )
             .json(),
             TextOrNull(|row| row.detail(|details| Some(ByteArray::from(details.modbus_functions.list()?.as_str())))),
@@ -510,7 +510,7 @@ strata_tables::columns! {
                 "smb_shares",
                 Kind::Text,
                 Dictionary,
-                "paths of shares that the client connected to by SMB 2 or 3, as a JSON list, the first 16 of at most 255 characters each; files of earlier versions lack it",
+                "paths of shares that the client connected to by SMB 2 or 3, as a JSON list; the first 16, each cut to 255 characters; files of earlier versions lack it",
             )
             .json()
             .field_id(65),
@@ -531,7 +531,7 @@ strata_tables::columns! {
                 "src_pid",
                 Int64,
                 Dictionary,
-                "its number; files of earlier versions lack it",
+                "number of that process; files of earlier versions lack it",
             )
             .field_id(67),
             IntOrNull(|row| row.process(row.there(), |process| i64::from(process.pid))),
@@ -541,7 +541,7 @@ strata_tables::columns! {
                 "src_cgroup",
                 Kind::Text,
                 Dictionary,
-                "path of its cgroup: a systemd unit, or that of a container; files of earlier versions lack it",
+                "path of that process's cgroup, which names its systemd unit or container; files of earlier versions lack it",
             )
             .field_id(68),
             TextOrNull(|row| row.process(row.there(), |process| ByteArray::from(format!("/{}", process.cgroup).as_str()))),
@@ -561,7 +561,7 @@ strata_tables::columns! {
                 "dst_pid",
                 Int64,
                 Dictionary,
-                "its number; files of earlier versions lack it",
+                "number of that process; files of earlier versions lack it",
             )
             .field_id(70),
             IntOrNull(|row| row.process(row.back(), |process| i64::from(process.pid))),
@@ -571,7 +571,7 @@ strata_tables::columns! {
                 "dst_cgroup",
                 Kind::Text,
                 Dictionary,
-                "path of its cgroup: a systemd unit, or that of a container; files of earlier versions lack it",
+                "path of that process's cgroup, which names its systemd unit or container; files of earlier versions lack it",
             )
             .field_id(71),
             TextOrNull(|row| row.process(row.back(), |process| ByteArray::from(format!("/{}", process.cgroup).as_str()))),
@@ -581,7 +581,7 @@ strata_tables::columns! {
                 "hides_addresses",
                 Kind::Bool,
                 Plain,
-                "whether a packet may have addresses that the row lacks, or, as a later fragment, lacks its ports",
+                "whether a packet of the flow may have addresses that the row lacks (of a tunnel, or in headers that were cut or not understood), or is a later fragment, which has no ports",
             )
             .internal(),
             Bool(|row| row.flow.hides_addresses),
@@ -591,7 +591,7 @@ strata_tables::columns! {
                 "flow_share",
                 Kind::Float,
                 Dictionary,
-                "the largest of its packets",
+                "largest `flow_share` among the flow's packets (table `packets`)",
             ),
             Float(|row| float(row.stats().share_max.ratio())),
         ),
@@ -610,7 +610,7 @@ strata_tables::columns! {
             Int(|row| whole(row.first_row)),
         ),
         Rows: column(
-            Spec::new("rows", Int32, Delta, "number of its rows from there on").internal(),
+            Spec::new("rows", Int32, Delta, "number of the flow's rows from `first_row` on").internal(),
             Int(|row| whole(row.rows)),
         ),
     }

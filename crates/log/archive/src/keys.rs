@@ -45,11 +45,11 @@ pub enum KeyError {
         problem: &'static str,
     },
     /// A key file has no keys.
-    #[error("{file}: contains no {wanted} key")]
+    #[error("{file}: contains no {wanted}")]
     Empty {
         /// The file.
         file: String,
-        /// `secret`, or empty.
+        /// `secret key` or `key`.
         wanted: &'static str,
     },
 }
@@ -102,7 +102,10 @@ impl Recipients {
         }
         if all.is_empty() {
             let file = file.to_owned();
-            return Err(KeyError::Empty { file, wanted: "" });
+            return Err(KeyError::Empty {
+                file,
+                wanted: "key",
+            });
         }
         Ok(Self(all))
     }
@@ -156,7 +159,7 @@ impl Identities {
             all.push(text.parse().map_err(wrong_line(file, line))?);
         }
         if all.is_empty() {
-            let (file, wanted) = (file.to_owned(), "secret");
+            let (file, wanted) = (file.to_owned(), "secret key");
             return Err(KeyError::Empty { file, wanted });
         }
         Ok(Self(all))

@@ -261,8 +261,8 @@ impl Part<'_> {
                 right,
             } => self.binary(to, operator, right),
             Step::Geneve { place, to } => self.geneve(&place, to)?,
-            Step::Chain { .. } => return refuse("protochain is a loop"),
-            Step::Networks { .. } => return refuse("named networks are found in user space"),
+            Step::Chain { .. } => return refuse("protochain needs a loop"),
+            Step::Networks { .. } => return refuse("named networks are looked up in user space"),
             Step::Radiotap { .. }
             | Step::Prism { .. }
             | Step::Avs { .. }
@@ -488,7 +488,9 @@ impl Part<'_> {
             _ => {
                 let header = COOKED_LEN + if self.tagged { TAG_LEN } else { 0 };
                 let Some(at) = at.checked_sub(header) else {
-                    return refuse("it reads the cooked header");
+                    return refuse(
+                        "it tests bytes of the cooked link-layer header that the kernel does not show",
+                    );
                 };
                 self.asm.load_packet(kernel_width(width), imm(at));
             }

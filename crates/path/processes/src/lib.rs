@@ -11,7 +11,7 @@
 //! table       what programs write and we read
 //! ```
 //!
-//! Programs run in the kernel for all processes (attached to the root of cgroups, version 2) and write into tables in
+//! Programs run in the kernel for all processes (attached to the root cgroup, version 2) and write into tables in
 //! shared memory. Readers look a packet's addresses and ports up there, without a system call, so this works after all
 //! privileges have been dropped. Programs use only what the kernel promises to keep (linux/bpf.h), so they need neither
 //! its types nor the right to read its memory.
@@ -44,14 +44,16 @@ use table::{Entry, Table, of_connection};
 #[derive(Debug, thiserror::Error)]
 pub enum ProcessesError {
     /// The tree of cgroups cannot be read.
-    #[error("the tree of cgroups: {0}; mount cgroup2, as systemd does")]
+    #[error("cannot read the cgroup tree: {0}; mount cgroup2, as systemd does")]
     Cgroups(#[source] io::Error),
     /// A table cannot be made.
-    #[error("a table of processes: {0}; CAP_BPF and CAP_NET_ADMIN, or root, are needed")]
+    #[error(
+        "cannot create an eBPF map of processes: {0}; CAP_BPF and CAP_NET_ADMIN, or root, are needed"
+    )]
     Table(#[source] io::Error),
     /// A program was refused.
     #[error(
-        "the program for {what}: {source}; Linux 5.8, CAP_BPF and CAP_NET_ADMIN, or root, are needed"
+        "cannot load the eBPF program for {what}: {source}; Linux 5.8 is needed, and CAP_BPF and CAP_NET_ADMIN, or root"
     )]
     Load {
         /// What it runs for.
@@ -60,7 +62,7 @@ pub enum ProcessesError {
         source: LoadError,
     },
     /// A program cannot be attached.
-    #[error("the program for {what} cannot be attached to the root of cgroups: {source}")]
+    #[error("cannot attach the eBPF program for {what} to the root cgroup: {source}")]
     Attach {
         /// What it runs for.
         what: &'static str,
@@ -68,10 +70,10 @@ pub enum ProcessesError {
         source: io::Error,
     },
     /// Processes cannot be listed.
-    #[error("/proc: {0}")]
+    #[error("cannot list the processes in /proc: {0}")]
     List(#[source] io::Error),
     /// No key for the tables.
-    #[error("no randomness: {0}")]
+    #[error("cannot get random numbers from the system: {0}")]
     Random(String),
 }
 

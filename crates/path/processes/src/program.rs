@@ -1,4 +1,4 @@
-//! The programs, which all run for the root of cgroups (version 2), so for all processes.
+//! The programs, which are all attached to the root cgroup (version 2), so they run for all processes.
 //!
 //! One runs when a process creates a socket, and notes the process by the socket's cookie. Another one runs when a
 //! socket sends or receives a packet, and notes the socket's process by the packet's addresses and ports. The first

@@ -117,9 +117,9 @@ enum Command {
         #[command(flatten)]
         state: StateArgs,
     },
-    /// Compare the numbers of packets that agents have exported to each destination and that its
-    /// collector has received. The collector must report to the controller (`strata collector
-    /// --controller`), under the name of the destination.
+    /// For each destination, compare the number of packets that agents have exported to it with the
+    /// number that its collector has received. The collector must report to the controller (`strata
+    /// collector --controller`), under the name of the destination.
     Status {
         /// Print JSON.
         #[arg(long)]

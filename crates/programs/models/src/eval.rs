@@ -37,8 +37,8 @@ pub(crate) struct Args {
     #[command(flatten)]
     labelled: LabelledArgs,
 
-    /// Use a sketch window of this many ms instead of the model's, to measure the accuracy of the
-    /// sketches with more or fewer flows in a window.
+    /// Use a window of this many ms instead of the model's, to measure the accuracy of the flow
+    /// table with more or fewer flows in a window.
     #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..=WINDOW_MS_MAX))]
     window_ms: Option<u64>,
 

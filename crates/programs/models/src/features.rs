@@ -36,8 +36,8 @@ pub(crate) struct Args {
     #[arg(short = 'o', long = "output", value_name = "FILE", default_value = "-")]
     output: PathBuf,
 
-    /// Set the window of the sketches, in ms; models trained on these features use the same window.
-    /// By default, that of the built-in model.
+    /// Set the window of the flow table, in ms; models trained on these features use the same
+    /// window. By default, that of the built-in model.
     #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..=WINDOW_MS_MAX))]
     window_ms: Option<u64>,
 
@@ -50,7 +50,7 @@ pub(crate) struct Args {
     #[arg(long)]
     shared_buckets: bool,
 
-    /// Use exact flow tables instead of sketches, for comparison.
+    /// Count every flow, instead of only those with a bucket in the flow table, for comparison.
     #[arg(long, conflicts_with_all = ["switch", "shared_buckets"])]
     exact: bool,
 }

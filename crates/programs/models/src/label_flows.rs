@@ -43,9 +43,9 @@ Examples:
   strata labels add log/ --label benign -o labels.json --community-id 1:LQU9qZlK+B5F3KDmev6m5PMibrg=
   strata train log/ --labels labels.json --otherwise benign -o new.json
 
-A flow gets the label if one of its packets matches the filter, --community-id, --from and --to, as
-far as these are given. The label holds from the flow's first packet in the log to its last; after a
-pause of 5 minutes, packets with the same addresses and ports belong to another flow.")]
+A flow gets the label if one of its packets meets all given conditions: the filter, --community-id,
+--from and --to. The label holds from the flow's first packet in the log to its last; after a pause
+of 5 minutes, packets with the same addresses and ports belong to another flow.")]
 struct AddArgs {
     /// Read the log in this directory.
     #[arg(value_name = "LOG")]
@@ -69,21 +69,21 @@ struct AddArgs {
     #[arg(long, value_name = "N", default_value_t = 0)]
     community_id_seed: u16,
 
-    /// Label flows with packets from this time on: 13:05, 2026-01-31T13:05 (both local time),
+    /// Label flows that have packets from this time on: 13:05, 2026-01-31T13:05 (both local time),
     /// 2026-01-31T13:05:00Z, or seconds since 1970. A time without a date is on the day of the log's
     /// first packet.
     #[arg(long, value_name = "TIME")]
     from: Option<String>,
 
-    /// Label flows with packets before this time, in the format of --from.
+    /// Label flows that have packets before this time, in the format of --from.
     #[arg(long, value_name = "TIME")]
     to: Option<String>,
 
     #[command(flatten)]
     key: KeyArgs,
 
-    /// Label flows with packets that match this tcpdump filter, which tests only the bytes that
-    /// were kept. Put options before it.
+    /// Label flows that have packets that match this tcpdump filter, which tests only the bytes
+    /// that were kept. Put options before it.
     #[arg(value_name = "FILTER", trailing_var_arg = true)]
     filter: Vec<String>,
 }

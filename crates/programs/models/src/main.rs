@@ -35,7 +35,7 @@ enum Command {
     Labels(label_flows::Args),
     /// Train a model on labelled features.
     Train(Box<train::TrainArgs>),
-    /// Learn the ordinary traffic of a site, without labels.
+    /// Learn the ordinary traffic of a site; needs no labels.
     Learn(Box<learn::Args>),
     /// Evaluate a model on a labelled capture; write an HTML page and JSON.
     Eval(eval::Args),

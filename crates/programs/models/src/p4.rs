@@ -21,8 +21,9 @@ Examples:
   strata model p4 -m model.json -o tables/
   strata model p4 --packet-trees --mode log-partial -o tables/
 
-Writes a file of entries for each table of the program p4/titanlog.p4 of the sources, NAME.txt, as
-DPDK reads them. A model that does not fit the program is refused, and no file is written.")]
+For each table NAME of the program p4/titanlog.p4 (in Strata's sources), writes a file NAME.txt with
+the table's entries in DPDK's format. If the model does not fit the program, it is refused, and no
+file is written.")]
 pub(crate) struct Args {
     /// Write the tables of the model in this file; by default, of the built-in model.
     #[arg(short = 'm', long = "model", value_name = "FILE")]
@@ -37,7 +38,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "NAME", default_value = "default")]
     mode: String,
 
-    /// Leave out flow trees: all packets are classified as packets of flows without a bucket are.
+    /// Leave out flow trees: packet trees classify all packets, not only those whose flow has no
+    /// bucket.
     #[arg(long)]
     packet_trees: bool,
 }

@@ -203,7 +203,7 @@ fn back_to(file: &Path) -> Result<()> {
         Ok(json) => json,
         Err(error) if error.kind() == ErrorKind::NotFound => bail!(
             "{}: does not exist, so there is no earlier model to restore: `strata model \
-             promote NEW {}` makes one",
+             promote NEW {}` keeps the replaced model there",
             kept.display(),
             file.display()
         ),

@@ -170,7 +170,7 @@ pub(crate) struct CompareArgs {
     #[arg(long, value_name = "FACTOR", default_value_t = 1000.0, value_parser = positive)]
     time_compression: f64,
 
-    /// Set the window of the sketches, in ms.
+    /// Set the window of the flow table, in ms.
     #[arg(long, value_name = "MS", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..))]
     window_ms: u32,
 

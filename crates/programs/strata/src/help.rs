@@ -31,7 +31,7 @@ Keep a log
   prune, move  Delete by age or size; move to an object store or another disk
   key          Make keys for encrypted logs, and replace those of a log
 Models
-  learn        Learn the ordinary traffic of a site, without labels
+  learn        Learn the ordinary traffic of a site; needs no labels
   train, eval  Train a model on labels; judge it on a labelled capture
   model, compare, features, labels
                Promote a model; compare presets; write features; label flows

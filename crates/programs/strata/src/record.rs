@@ -135,8 +135,8 @@ pub(crate) struct DataPathArgs {
     /// worker counts the packets of each flow in its table, and uses these counters to classify
     /// packets. A table starts with at most 128 MiB (about a million flows per window of the model;
     /// for files, only as much as their flows need), and doubles, up to 512 MiB, while more than
-    /// 1 % of the packets get no entry. By default, a sixteenth of the memory of this machine, or
-    /// of its control group.
+    /// 1 % of the packets get no entry. By default, a sixteenth of this machine's memory, or of the
+    /// memory limit of the control group, if this limit is lower.
     #[arg(long, value_name = "SIZE", value_parser = strata_wire::parse_bytes,
         help_heading = CLASSIFICATION)]
     memory: Option<u64>,

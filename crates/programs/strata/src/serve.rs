@@ -340,7 +340,7 @@ fn tokens(file: &Path) -> Result<Vec<(Role, String)>> {
         return Err(refuse(format!("{named}: too large for a file of tokens")));
     }
     let content = std::fs::read_to_string(file).with_context(|| format!("{named}: cannot read"))?;
-    let mut tokens = Vec::new();
+    let mut tokens: Vec<(Role, String)> = Vec::new();
     for (number, line) in content.lines().enumerate() {
         let line = line.trim();
         if line.is_empty() || line.starts_with('#') {

@@ -248,8 +248,8 @@ pub(super) fn consumer_name(consumer: &str) -> Result<StreamName> {
     }
     if is_closed(&io::stdout())? {
         bail!(
-            "--cursor @{consumer}: standard output is closed, so the records would be lost, and \
-             not printed again: redirect it, to a file or with > /dev/null"
+            "--cursor @{consumer}: standard output is closed, so the records would count as read \
+             without being printed: redirect standard output to a file, or to /dev/null to skip them"
         );
     }
     consumer

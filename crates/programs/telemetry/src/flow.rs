@@ -20,13 +20,14 @@ use super::ask::{json_of, of, parse_key};
 A flow has a direction: 10.0.0.1:1024 > 10.0.0.2:80 tcp. Quote it, or write - for >. If the path was
 reported under another key, give that key (`strata telemetry get --help`).
 
-A hop is known if it sent a postcard of the flow. Its latency is known if a Key-Write report had it
-under the key `node N FLOW`; the built-in INT table makes such reports. Latencies are the latest
+A hop is known if it sent a postcard of the flow. Its latency is known if a Key-Write report with
+the key `node N FLOW` stored it; the built-in INT table makes such reports. Latencies are the latest
 ones, in the unit of the nodes, usually ns.
 
 The line `sum` adds up the latencies of a whole path (all hops of one packet) if each hop has a
-latency. Otherwise, the line is `at least`, a lower bound, or missing, and the lines below the hops
-give the reasons.
+latency. Otherwise, the line `at least` shows a lower bound, the sum of the known latencies. If the
+hops may belong to different packets or paths, there is no such line. The lines below the hops give
+the reasons.
 
 Exit status: 1 if the path is not known.")]
 pub(super) struct PathArgs {

@@ -243,8 +243,8 @@ fn idle_is_possible(args: &Args, idle: u64) -> Result<()> {
     }
     if args.format != FormName::Strata {
         return Err(refuse(
-            "--flush-idle needs the form strata: vectors of the paper's forms do not carry their \
-             slot",
+            "--flush-idle needs -F strata: vectors in the forms paper and paper-seq do not carry \
+             their slot",
         ));
     }
     if idle == 0 {

@@ -98,7 +98,18 @@ pub(super) struct Args {
 /// Arguments of `strata gpv model`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Each line: SLOTS NARROW WIDE BLOCKS WAYS SEED [MILLISECONDS]; WAYS is 1 or 8.")]
+Each line: SLOTS NARROW WIDE BLOCKS WAYS SEED [MILLISECONDS]
+  SLOTS         Number of slots, each for one flow
+  NARROW        Packets that the narrow buffer of each slot holds
+  WIDE          Packets that a wide buffer adds; 0 for no wide buffers
+  BLOCKS        Number of wide buffers that the slots share
+  WAYS          Number of slots in which a flow may be: 1, or with --hardware also 8
+  SEED          Seed of the hash that assigns flows to slots
+  MILLISECONDS  Also count each whole interval of this length
+
+Prints for each line PACKETS VECTORS BYTES (packets read, vectors made, memory of the cache), or
+refused and the reason. With MILLISECONDS, a line `part PACKETS VECTORS` for each interval comes
+before.")]
 pub(super) struct ModelArgs {
     /// Try the parameters on the packets of these capture files.
     #[arg(short = 'r', long = "read", value_name = "FILE", required = true)]

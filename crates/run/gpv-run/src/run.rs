@@ -136,7 +136,7 @@ impl VectorRun {
         }
         if spec.outlets.listed.is_some() && spec.form != Form::Strata {
             return Err(VectorError::Refused(String::from(
-                "--targets needs the form strata: vectors of the paper's forms are not numbered, so a receiver could \
+                "--targets needs -F strata: vectors in the forms paper and paper-seq are not numbered, so a receiver could \
                  not tell vectors that were sent elsewhere from lost ones",
             )));
         }

@@ -86,12 +86,12 @@ struct Searched {
 impl Searched {
     fn say(&self) {
         let found = text::count_of(self.found, "packet");
-        let of = grouped(self.packets);
+        let searched = text::count_of(self.packets, "packet");
         match self.cut {
             _ if self.packets == 0 => info!("no packets were searched"),
-            0 => info!("{found} of {of} found; all payload was kept"),
+            0 => info!("searched {searched}, all kept whole; found matches in {found}"),
             cut => info!(
-                "{found} of {of} found; {} kept and searched only in part",
+                "searched {searched}, {} of them kept only in part; found matches in {found}",
                 grouped(cut)
             ),
         }
@@ -183,8 +183,8 @@ pub fn run(args: &Args) -> Result<()> {
     searched.say();
     if streams.forgotten() > 0 {
         warn!(
-            "{} of TCP connections forgotten, because more than 65,536 were searched at once: a match \
-             across packets may be missing; select fewer, with a filter or --from and --to",
+            "no longer followed {} of TCP connections, because at most 65,536 are followed at once: matches \
+             across packets may be missing; select fewer connections, with a filter or --from and --to",
             text::count_of(streams.forgotten(), "direction")
         );
     }

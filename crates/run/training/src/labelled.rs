@@ -157,8 +157,8 @@ pub struct LabelArgs {
     alert_severity: Option<u64>,
 
     /// Leave out packets of a host that are within this many seconds of an alert on the host,
-    /// because an IDS does not alert on every part of an attack. With 0, only other packets with
-    /// the addresses and ports of an alert's flow are left out.
+    /// because an IDS does not alert on every part of an attack. With 0, leave out only packets
+    /// with the addresses and ports of an alert's flow from before or after this flow.
     #[arg(long, value_name = "SECONDS", default_value_t = 300)]
     alert_quarantine: u32,
 

@@ -234,8 +234,8 @@ pub enum KeyError {
     Protocol(String),
     /// One or both ports are missing.
     #[error(
-        "a flow of TCP, UDP or SCTP has two ports: write 10.0.0.1:1024 > 10.0.0.2:80 tcp, of IPv6 \
-         [2001:db8::1]:1024 > [2001:db8::2]:80 tcp, and :0 for a port that is not known"
+        "a flow of TCP, UDP or SCTP has two ports: write 10.0.0.1:1024 > 10.0.0.2:80 tcp, or for IPv6 \
+         [2001:db8::1]:1024 > [2001:db8::2]:80 tcp; write port 0 if a port is not known"
     )]
     Ports,
     /// Addresses of two families.

@@ -124,7 +124,7 @@ columns! {
                 "late_ns",
                 Int64,
                 Delta,
-                "time of the latest packet before it, minus its own; 0 if in order",
+                "latest time of the packets before this one, minus its own time; 0 if in order",
             )
             .unit(Unit::Nanoseconds)
             .of_run(),
@@ -413,7 +413,7 @@ columns! {
         )
         .only_if(has::IP_LEN),
         IpChecksum: column(
-            Spec::new("ip_checksum", Int32, Delta, "NULL: right")
+            Spec::new("ip_checksum", Int32, Delta, "NULL: correct")
                 .or_null()
                 .of_headers(),
             |f, c| {

@@ -342,9 +342,13 @@ fn ring_bytes(text: &str) -> Result<usize> {
     let bytes = match text.parse::<u64>() {
         Ok(kib) => kib
             .checked_mul(1024)
-            .ok_or_else(|| refuse(format!("-B: '{text}' is out of range")))?,
+            .ok_or_else(|| refuse(ring_refused(text)))?,
         Err(_) => bounded::bytes(text, "-B")?,
     };
-    anyhow::ensure!(bytes < 1 << 32, "-B must be below 4GiB");
+    anyhow::ensure!(bytes < 1 << 32, ring_refused(text));
     Ok(usize::try_from(bytes)?)
+}
+
+fn ring_refused(text: &str) -> String {
+    format!("-B: '{text}': write a size below 4GiB (a bare number is in KiB)")
 }

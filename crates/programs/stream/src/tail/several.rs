@@ -33,7 +33,7 @@ pub(crate) fn begin(args: &Args) -> Result<SeveralFrom> {
         let last = args.records.unwrap_or(LAST);
         if last > LAST_MAX {
             return Err(refuse(format!(
-                "-n {last}: of several streams, at most {LAST_MAX} without --cursor or --since"
+                "-n {last}: with several streams, -n can be at most {LAST_MAX}; for more records, give --cursor or --since"
             )));
         }
         return Ok(SeveralFrom::Last(last));

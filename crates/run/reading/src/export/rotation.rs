@@ -196,7 +196,8 @@ impl Rotation {
                 let at = Timestamp::from_second(i64::try_from(second)?)?;
                 let offset = self.zone.to_offset(at);
                 let local = at.as_second().checked_add(offset.seconds().into());
-                let local = local.context("a time is out of range")?;
+                let local = local
+                    .with_context(|| format!("-G: a packet's time ({at}) has no local time: leave the packet out (--from, --to)"))?;
                 let period = Period {
                     number: local.div_euclid(seconds.into()),
                     offset,
@@ -210,7 +211,10 @@ impl Rotation {
     /// When a period begins.
     fn start(&self, period: Period, seconds: u32) -> Result<Zoned> {
         let local = period.number.checked_mul(seconds.into());
-        let local = Timestamp::from_second(local.context("a time is out of range")?)?;
+        let local = local.and_then(|second| Timestamp::from_second(second).ok());
+        let local = local.context(
+            "-G: a file would begin before year -9999 or after 9999: give a shorter period",
+        )?;
         let clock = local.to_zoned(TimeZone::UTC).datetime();
         // Where clocks are put back, a time comes twice, and where they are put forward, the period may begin by the
         // clock before.

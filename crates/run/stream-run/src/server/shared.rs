@@ -39,7 +39,7 @@ pub enum SharedError {
     },
     /// Another connection goes on for the same producer.
     #[error(
-        "another client continues as this producer: is its spool directory in use twice, perhaps as a copy?"
+        "another client has connected as this producer: end one of the two clients; do they use the same spool directory, or a copy of it?"
     )]
     Replaced,
     /// The stream has been closed, since it could not be written for another producer.

@@ -64,9 +64,11 @@ const FILE_BYTES_MAX: u64 = 1 << 50;
 /// As with tcpdump's -C, a bare number is in millions of bytes.
 pub fn rotate_bytes(text: &str) -> Result<u64> {
     let bytes = match text.parse::<u64>() {
-        Ok(millions) => millions
-            .checked_mul(1_000_000)
-            .ok_or_else(|| refuse(format!("-C: '{text}' is out of range")))?,
+        Ok(millions) => millions.checked_mul(1_000_000).ok_or_else(|| {
+            refuse(format!(
+                "-C: '{text}': write at most 1PiB (a bare number is in millions of bytes)"
+            ))
+        })?,
         Err(_) => bounded::bytes(text, "-C")?,
     };
     bounded::size(bytes, "-C", &(0..=FILE_BYTES_MAX))

@@ -48,7 +48,7 @@ pub enum Refusal {
     #[error("the collector has no memory for this primitive")]
     NotServed,
     /// Numbered reports that came before, or so late that they are no longer awaited.
-    #[error("the reports are duplicates")]
+    #[error("the reports are duplicates, or too late")]
     Duplicate,
     /// Processing the datagram caused a panic of this program.
     #[error("a bug in this program")]

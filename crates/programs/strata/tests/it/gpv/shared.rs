@@ -152,7 +152,7 @@ fn what_is_no_ring_is_refused() {
         "-F",
         "paper",
     ];
-    assert!(says(&mut gpv(&idle), 2).contains("--flush-idle needs the form strata"));
+    assert!(says(&mut gpv(&idle), 2).contains("--flush-idle needs -F strata"));
     let idle = ["agent", "--listen", "127.0.0.1:0", "--flush-idle", "0s"];
     assert!(says(&mut gpv(&idle), 2).contains("at least 1s"));
 }

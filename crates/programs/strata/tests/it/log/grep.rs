@@ -99,14 +99,17 @@ fn an_answer_says_how_much_was_searched() {
     // The capture itself has packets that were cut.
     let of_whole = said(&log, &["GET /"]);
     assert!(
-        of_whole.contains("of 67,690 found; 28 kept and searched only in part"),
+        of_whole.contains("searched 67,690 packets, 28 of them kept only in part; found"),
         "{of_whole}"
     );
     let short = said(&log, &["GET /", "host 10.10.10.6"]);
-    assert!(short.contains("found; all payload was kept"), "{short}");
+    assert!(
+        short.contains("all kept whole; found matches in"),
+        "{short}"
+    );
     let of_headers = said(&headers, &["GET /"]);
     assert!(
-        of_headers.contains("kept and searched only in part"),
+        of_headers.contains("of them kept only in part"),
         "{of_headers}"
     );
     let shown = ok(strata()

@@ -433,7 +433,7 @@ fn what_cannot_work_is_refused_and_says_why() {
     let insecure = [&to[..], &["--insecure"]].concat();
     says(
         &refused(0, &insecure),
-        "it requires a secret: give --secret-file",
+        "the collector requires a secret: give --secret-file",
     );
     let wrong = path("wrong");
     fs::write(&wrong, "another secret of some length").unwrap();

@@ -136,7 +136,9 @@ pub(crate) fn open(
         reason: reason.to_owned(),
     };
     if challenge.secret && secret.is_none() {
-        return Err(refused("it requires a secret: give --secret-file"));
+        return Err(refused(
+            "the collector requires a secret: give --secret-file",
+        ));
     }
     let ours = proof(secret, Prover::Translator, &hello, &challenge);
     lines.send(&Message::Proof(ours))?;

@@ -272,18 +272,18 @@ impl Collector {
     ) -> std::result::Result<Stage, CollectorError> {
         if hello.version != VERSION {
             let reason = format!(
-                "it speaks version {VERSION} of the protocol, and this translator version {}: use the \
-                 same version of Strata at both ends",
+                "the collector speaks version {VERSION} of the protocol, and this translator version {}: \
+                 use the same version of Strata at both ends",
                 hello.version
             );
             return self.refuse(connection, reason);
         }
         if hello.secret && self.spec.secret.is_none() {
-            let reason = "it has no secret to prove: start it with --secret-file too".to_owned();
+            let reason = "the collector has no secret: start it with --secret-file too".to_owned();
             return self.refuse(connection, reason);
         }
         let Ok(nonce) = nonce() else {
-            return self.refuse(connection, "it cannot get random numbers".to_owned());
+            return self.refuse(connection, "the collector has no random numbers".to_owned());
         };
         let challenge = Challenge {
             version: VERSION,
@@ -490,7 +490,7 @@ impl Collector {
     ) -> Result<Welcome> {
         let refused = |why: &str| RoleError::Refused(why.to_owned());
         if ![256, 512, 1024, 2048, 4096].contains(&begin.mtu) || begin.qpn > MASK_24 {
-            return Err(refused("an invalid RDMA MTU or queue pair number"));
+            return Err(refused("the RDMA MTU or queue pair number is invalid"));
         }
         let answers = SocketAddr::new(connection.peer.ip(), begin.port);
         let local = connection.lines.stream().local_addr();
@@ -498,7 +498,7 @@ impl Collector {
         let local = SocketAddr::new(local, self.listen.port());
         let (Some(outer), Some(check)) = (outer(local, answers), IcrcCheck::new(answers, local))
         else {
-            return Err(refused("addresses of different families"));
+            return Err(refused("one end has an IPv4 address, the other IPv6"));
         };
         let store = self.store.as_mut().expect("prepared before");
         let memory = store.memory.as_ref().expect("the only writer");
