@@ -190,8 +190,10 @@ pub(super) fn tail_several(
         }
         tell_unread(peer, reader.unread(), &mut told)?;
         peer.flush()?;
+        // Before the client is heard: what it has done with makes room for more records.
+        let was_ahead = reader.is_ahead();
         if is_kept {
-            let limit = match reader.is_ahead() {
+            let limit = match was_ahead {
                 true => LOOK_EVERY,
                 false => Duration::ZERO,
             };
@@ -199,7 +201,7 @@ pub(super) fn tail_several(
                 return Ok(());
             }
         }
-        if count > 0 || reader.is_ahead() {
+        if count > 0 || was_ahead {
             continue;
         }
         if !follow {
