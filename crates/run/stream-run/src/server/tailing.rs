@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use strata_role::Notice;
 use strata_stream::message::{From, Message, UNCOUNTED};
 use strata_stream::{Cursor, NamePattern, Origin, StreamName, siphash24};
 
@@ -181,12 +182,7 @@ pub(super) fn tail_several(
         sent += count;
         served.read.fetch_add(count, Ordering::Relaxed);
         for warning in reader.take_warnings() {
-            let text = match &warning {
-                // Without the paths of this machine.
-                SeveralWarning::Unreadable(name, error) => format!("{name}: {}", said(error)),
-                SeveralWarning::LeftOut(text) => text.clone(),
-            };
-            peer.put(&Message::Warning(&text))?;
+            peer.put(&Message::Warning(&warned(&warning, served)))?;
         }
         tell_unread(peer, reader.unread(), &mut told)?;
         peer.flush()?;
@@ -217,6 +213,18 @@ pub(super) fn tail_several(
     }
     let kept = is_kept.then_some(&mut reader);
     finish(peer, (sent, Cursor::START), kept, stop)
+}
+
+/// The text of a warning for a client; the server's messages have the whole error.
+fn warned(warning: &SeveralWarning, served: &Served) -> String {
+    match warning {
+        SeveralWarning::Unreadable(name, error) => {
+            (served.tell)(&Notice::warning(format!("stream {name}: {error}")));
+            // Without the paths of this machine.
+            format!("{name}: {}", said(error))
+        }
+        SeveralWarning::LeftOut(text) => text.clone(),
+    }
 }
 
 /// Whether a client has gone that has nothing more to say.

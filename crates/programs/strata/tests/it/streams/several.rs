@@ -165,7 +165,7 @@ fn what_is_of_one_stream_is_refused_of_several() {
 /// A server of the streams, and how its streams are named.
 struct Served {
     child: Child,
-    _errors: BufReader<std::process::ChildStderr>,
+    errors: BufReader<std::process::ChildStderr>,
     address: std::net::SocketAddr,
 }
 
@@ -175,7 +175,7 @@ impl Served {
         let (child, errors, address) = serving(command.stdout(Stdio::null()));
         Self {
             child,
-            _errors: errors,
+            errors,
             address,
         }
     }
@@ -277,7 +277,7 @@ fn a_stream_that_a_server_cannot_read_is_named_and_the_others_are_read() {
     hosts.append("host1", "a\n");
     let file = hosts.dir.join("streams/host2.stream");
     std::fs::write(&file, vec![0; 4096]).unwrap();
-    let served = Served::start(&hosts);
+    let mut served = Served::start(&hosts);
     let output = served.tail(&["host*", "--cursor", "0.0"]).output().unwrap();
     let errors = String::from_utf8(output.stderr).unwrap();
     assert_eq!(
@@ -290,4 +290,11 @@ fn a_stream_that_a_server_cannot_read_is_named_and_the_others_are_read() {
         !errors.contains(&path),
         "no path of the server's machine: {errors}"
     );
+    // The server's own messages have all of it.
+    let mut said = String::new();
+    while !said.contains("stream host2: ") {
+        said.clear();
+        assert!(served.errors.read_line(&mut said).unwrap() > 0);
+    }
+    assert!(said.contains(&path), "{said}");
 }
