@@ -161,8 +161,13 @@ pub(super) fn tail_several(
     let mut reader = SeveralReader::open(dir, pattern, several_from(begin)?, places)?;
     let is_kept = matches!(begin, Begin::Kept(_));
     if reader.is_empty() && !follow {
-        let text = format!("no stream matches {} here", pattern.as_str());
-        return Err(Ended::Refused(text));
+        let warnings = reader.take_warnings();
+        let texts = warnings.iter().map(|warning| warned(warning, served));
+        let text = texts.collect::<Vec<_>>().join("; ");
+        return Err(Ended::Refused(match text.is_empty() {
+            true => format!("no stream matches {} here", pattern.as_str()),
+            false => text,
+        }));
     }
     peer.put(&Message::Ready {
         record_len_max: 0,

@@ -297,4 +297,8 @@ fn a_stream_that_a_server_cannot_read_is_named_and_the_others_are_read() {
         assert!(served.errors.read_line(&mut said).unwrap() > 0);
     }
     assert!(said.contains(&path), "{said}");
+    // Also if it is the only one.
+    let said = failed(&mut served.tail(&["host2*"]));
+    assert!(said.contains("host2: the stream cannot be used"), "{said}");
+    assert!(!said.contains("no stream matches"), "{said}");
 }
