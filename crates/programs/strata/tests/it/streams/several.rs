@@ -162,6 +162,28 @@ fn what_is_of_one_stream_is_refused_of_several() {
     assert!(said.contains("a stream's name has"), "{said}");
 }
 
+#[test]
+fn streams_that_are_too_many_to_be_read_together_are_a_failure() {
+    let names: Vec<_> = (0..65).map(|of| format!("host{of:02}")).collect();
+    let names: Vec<_> = names.iter().map(String::as_str).collect();
+    let hosts = Hosts::new(&names);
+    hosts.append("host63", "a\n");
+    hosts.append("host64", "b\n");
+    let output = hosts.command("tail", &["host*"]).output().unwrap();
+    let errors = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(
+        (output.status.code(), &output.stdout[..]),
+        (Some(1), &b"a\n"[..]),
+        "{errors}"
+    );
+    assert!(
+        errors.contains("host64 and later ones are not read"),
+        "{errors}"
+    );
+    assert!(errors.contains("were not read: at most 64"), "{errors}");
+    ok(&mut hosts.command("tail", &["host6*"]));
+}
+
 /// A server of the streams, and how its streams are named.
 struct Served {
     child: Child,
