@@ -223,7 +223,7 @@ impl Appender {
                 refused: refused.records,
                 why: refused.why,
             },
-            // The messages were walked before, but a text of theirs may not be one.
+            // Not after `count_records` has walked the same messages.
             Err(error) => Answer::Invalid(error.to_string()),
         })
     }

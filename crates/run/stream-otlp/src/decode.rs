@@ -82,7 +82,7 @@ pub fn each_record(body: Body<'_>, mut each: impl FnMut(Found<'_>)) -> Result<()
     }
 }
 
-/// Walks a body without decoding its records: their number.
+/// Walks a body without decoding its records: their number. If this succeeds, so does [`each_record`].
 ///
 /// # Errors
 ///
@@ -92,7 +92,9 @@ pub fn count_records(body: Body<'_>) -> Result<u64, BodyError> {
     match body {
         Body::Protobuf(bytes) => {
             each_field(bytes, REQUEST_RESOURCE_LOGS, |logs| {
+                text_field(logs, RESOURCE_LOGS_SCHEMA_URL)?;
                 each_field(logs, RESOURCE_LOGS_SCOPE_LOGS, |logs| {
+                    text_field(logs, SCOPE_LOGS_SCHEMA_URL)?;
                     each_field(logs, SCOPE_LOGS_RECORDS, |_| {
                         records = records.saturating_add(1);
                         Ok(())
@@ -198,10 +200,9 @@ fn last_field(bytes: &[u8], wanted: u64) -> Result<Option<&[u8]>, BodyError> {
     Ok(last)
 }
 
-fn text_field(bytes: &[u8], wanted: u64) -> Result<String, BodyError> {
+fn text_field(bytes: &[u8], wanted: u64) -> Result<&str, BodyError> {
     let text = last_field(bytes, wanted)?.map_or(Ok(""), std::str::from_utf8);
-    let text = text.map_err(|_| BodyError::Protobuf("a schema_url that is not UTF-8"))?;
-    Ok(text.to_owned())
+    text.map_err(|_| BodyError::Protobuf("a schema_url that is not UTF-8"))
 }
 
 /// Decodes a message that is not too long.
@@ -222,12 +223,13 @@ fn protobuf(bytes: &[u8], each: &mut impl FnMut(Found<'_>)) -> Result<(), BodyEr
         // Fields may come in any order.
         let resource = last_field(logs, RESOURCE_LOGS_RESOURCE)?;
         let resource = resource.map(|bytes| protobuf_of("resource", bytes));
-        let url = text_field(logs, RESOURCE_LOGS_SCHEMA_URL)?;
+        let url = text_field(logs, RESOURCE_LOGS_SCHEMA_URL)?.to_owned();
         let mut from = Around::new(resource.transpose(), url);
         each_field(logs, RESOURCE_LOGS_SCOPE_LOGS, |logs| {
             let scope = last_field(logs, SCOPE_LOGS_SCOPE)?;
             let scope = scope.map(|bytes| protobuf_of("scope", bytes));
-            from.enter(scope.transpose(), text_field(logs, SCOPE_LOGS_SCHEMA_URL)?);
+            let url = text_field(logs, SCOPE_LOGS_SCHEMA_URL)?.to_owned();
+            from.enter(scope.transpose(), url);
             each_field(logs, SCOPE_LOGS_RECORDS, |record| {
                 each(from.of(|| protobuf_of("record", record)));
                 Ok(())
