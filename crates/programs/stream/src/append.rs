@@ -16,14 +16,12 @@ use strata_terminal::signals::stop_on_signal;
 use strata_terminal::text;
 use strata_wire::{exact, human_bytes, unix_ns};
 
-use self::journal::{Entry, Part};
+use self::journal::{Ended, Entry, Part};
 use super::place::{Place, PlaceArgs};
 use super::producer::{Producer, ProducerArgs};
 
 /// Bytes read at once.
 const CHUNK: usize = 256 << 10;
-/// Bytes of an entry of the journal, at most, whatever its JSON would have.
-const ENTRY_BYTES_MAX: usize = 16 << 20;
 
 /// Arguments of `strata stream append`.
 #[derive(Debug, clap::Args)]
@@ -37,7 +35,7 @@ Examples:
 
 Each line is a record, without its newline; with --framed, each record is preceded by its length in
 4 bytes (little-endian). Records are at most 1 MiB long (less if the stream's pages are smaller):
-longer lines are skipped and counted, and the exit status is then 1. With --format json, so are
+longer ones are skipped and counted, and the exit status is then 1. With --format json, so are
 lines that are not JSON. With --format journald, each entry of systemd's journal is a record: the
 JSON object that journalctl -o json prints.
 
@@ -322,17 +320,14 @@ impl Intake<'_> {
 
     /// Takes a field of an entry of the journal, or its end; how many bytes it took. 0: the rest has not come yet.
     fn field(&mut self, rest: &[u8], now_ns: u64, at_end: bool) -> Result<usize> {
+        let max = self.output.record_len_max();
         let Input::Journal(entry) = &mut self.input else {
             unreachable!("the input is a journal");
         };
         let at = self.taken;
-        match entry.take(rest, ENTRY_BYTES_MAX) {
-            Part::Field(used) if entry.bytes() <= ENTRY_BYTES_MAX => Ok(used),
-            Part::Field(_) => {
-                bail!(
-                    "standard input: the entry at byte {at} has more than {ENTRY_BYTES_MAX} bytes"
-                )
-            }
+        // The JSON of a field has more bytes than its value.
+        match entry.take(rest, max) {
+            Part::Field(used) => Ok(used),
             Part::End => {
                 self.end_entry(now_ns)?;
                 Ok(1)
@@ -354,10 +349,18 @@ impl Intake<'_> {
         let Input::Journal(entry) = &mut self.input else {
             return Ok(());
         };
-        match entry.end() {
-            Some(json) => self.put(json.as_bytes(), now_ns),
-            None => Ok(()),
+        if entry.is_skipping() {
+            bail!(
+                "standard input: the last field is cut short at byte {}; the entries before it are in the stream",
+                self.taken
+            );
         }
+        match entry.end() {
+            Ended::Json(json) => self.put(json.as_bytes(), now_ns)?,
+            Ended::TooLong => self.too_long = self.too_long.saturating_add(1),
+            Ended::Empty => {}
+        }
+        Ok(())
     }
 
     fn put(&mut self, record: &[u8], now_ns: u64) -> Result<()> {

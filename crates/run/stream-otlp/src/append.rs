@@ -8,14 +8,15 @@ use std::time::{Duration, Instant};
 
 use axum::body::Bytes;
 use flate2::read::MultiGzDecoder;
+use opentelemetry_proto::tonic::logs::v1::LogRecord;
 use strata_role::{At as _, Notice, Result, Tell};
 use strata_stream::StreamName;
 use strata_stream_run::{ProducerSession, SharedError, SharedStreams, StreamError, random_id};
 use strata_wire::{exact, unix_ns};
 use tokio::sync::oneshot;
 
-use crate::decode::{Body, count_records, each_record};
-use crate::record::put_record;
+use crate::decode::{Body, Numbers, Origin, count_records, each_numbered};
+use crate::record::Ending;
 
 /// Bytes of a decompressed body, at most.
 pub(crate) const INFLATED_MAX: usize = 16 << 20;
@@ -199,16 +200,13 @@ impl Appender {
         let mut batch = Batch::new(session);
         let mut refused = Refused::default();
         let mut failed = None;
-        let walked = each_record(body, |found| {
+        let walked = each_numbered(body, |of, found| {
             if failed.is_some() {
                 return;
             }
             match found {
                 Ok((origin, record)) => {
-                    match batch.put(&mut refused, |out| put_record(out, origin, &record)) {
-                        Ok(()) => {}
-                        Err(error) => failed = Some(error),
-                    }
+                    failed = batch.put(&mut refused, (of, origin), &record).err();
                 }
                 Err(error) => refused.note(&error),
             }
@@ -223,7 +221,7 @@ impl Appender {
                 refused: refused.records,
                 why: refused.why,
             },
-            // The messages were walked before, but a text of theirs may not be one.
+            // Not after `count_records` has walked the same messages.
             Err(error) => Answer::Invalid(error.to_string()),
         })
     }
@@ -295,7 +293,9 @@ struct Batch<'s> {
     session: &'s mut ProducerSession,
     bytes: Vec<u8>,
     ends: Vec<usize>,
-    /// Bytes of all records of the request.
+    /// Of the origin of the last record.
+    ending: Option<Ending>,
+    /// Bytes that were written for records of the request, also for those that are too long: what bounds its time.
     all_bytes: u64,
     appended: u64,
 }
@@ -306,33 +306,48 @@ impl<'s> Batch<'s> {
             session,
             bytes: Vec::new(),
             ends: Vec::new(),
+            ending: None,
             all_bytes: 0,
             appended: 0,
         }
     }
 
-    /// Takes the record that `write` appends to a buffer, unless it is too long.
+    /// Takes a record of an origin, unless it is too long.
     fn put(
         &mut self,
         refused: &mut Refused,
-        write: impl FnOnce(&mut Vec<u8>),
+        (of, origin): (Numbers, &Origin),
+        record: &LogRecord,
     ) -> Result<(), SharedError> {
-        let start = self.bytes.len();
         if self.all_bytes >= RECORDS_BYTES_MAX {
-            refused.note(&format!(
+            refused.note(&format_args!(
                 "the records of the request have more than {RECORDS_BYTES_MAX} bytes as JSON: send smaller batches"
             ));
             return Ok(());
         }
-        write(&mut self.bytes);
-        let len = self.bytes.len().saturating_sub(start);
+        let ending = match &mut self.ending {
+            Some(ending) => {
+                ending.enter(of, origin);
+                ending
+            }
+            none => none.insert(Ending::new(of, origin)),
+        };
         let max = self.session.record_len_max();
+        // The record is longer still.
+        if ending.len() > max {
+            let len = ending.len();
+            refused.note(&SharedError::TooLong { len, max });
+            return Ok(());
+        }
+        let start = self.bytes.len();
+        ending.put_record(&mut self.bytes, record);
+        let len = self.bytes.len().saturating_sub(start);
+        self.all_bytes = self.all_bytes.saturating_add(exact(len));
         if len > max {
             self.bytes.truncate(start);
             refused.note(&SharedError::TooLong { len, max });
             return Ok(());
         }
-        self.all_bytes = self.all_bytes.saturating_add(exact(len));
         self.ends.push(self.bytes.len());
         match self.bytes.len() >= TURN_BYTES {
             true => self.flush(),

@@ -11,7 +11,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
 
-/// The longest record, resource or scope in a body, in bytes.
+/// The longest record, resource, scope or `schema_url` in a body, in bytes.
 pub const MESSAGE_LEN_MAX: usize = 1 << 20;
 
 /// The longest text of a library about an invalid message, in characters.
@@ -43,7 +43,7 @@ pub enum BodyError {
         /// What is wrong with it.
         problem: String,
     },
-    /// A record, resource or scope is too long.
+    /// A record, resource, scope or `schema_url` is too long.
     #[error("a {what} of {len} bytes: at most {MESSAGE_LEN_MAX} are accepted")]
     Long {
         /// The message.
@@ -66,6 +66,14 @@ pub struct Origin {
     pub schema_url: String,
 }
 
+/// Which resource and which scope of a body a record is of: records with the same numbers have the same [`Origin`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Numbers {
+    pub(crate) resource: u64,
+    /// Scopes of another resource have other numbers.
+    pub(crate) scope: u64,
+}
+
 /// A record, or why it has to be refused.
 type Found<'o> = Result<(&'o Origin, LogRecord), BodyError>;
 
@@ -76,13 +84,21 @@ type Found<'o> = Result<(&'o Origin, LogRecord), BodyError>;
 ///
 /// If the messages around records are invalid: records before the fault were passed on.
 pub fn each_record(body: Body<'_>, mut each: impl FnMut(Found<'_>)) -> Result<(), BodyError> {
+    each_numbered(body, |_, found| each(found))
+}
+
+/// As [`each_record`], with the numbers of the record's resource and of its scope in the body.
+pub(crate) fn each_numbered(
+    body: Body<'_>,
+    mut each: impl FnMut(Numbers, Found<'_>),
+) -> Result<(), BodyError> {
     match body {
         Body::Protobuf(bytes) => protobuf(bytes, &mut each),
         Body::Json(bytes) => json(bytes, &mut each),
     }
 }
 
-/// Walks a body without decoding its records: their number.
+/// Walks a body without decoding its records: their number. If this succeeds, so does [`each_record`].
 ///
 /// # Errors
 ///
@@ -92,7 +108,9 @@ pub fn count_records(body: Body<'_>) -> Result<u64, BodyError> {
     match body {
         Body::Protobuf(bytes) => {
             each_field(bytes, REQUEST_RESOURCE_LOGS, |logs| {
+                text_field(logs, RESOURCE_LOGS_SCHEMA_URL)?;
                 each_field(logs, RESOURCE_LOGS_SCOPE_LOGS, |logs| {
+                    text_field(logs, SCOPE_LOGS_SCHEMA_URL)?;
                     each_field(logs, SCOPE_LOGS_RECORDS, |_| {
                         records = records.saturating_add(1);
                         Ok(())
@@ -198,10 +216,9 @@ fn last_field(bytes: &[u8], wanted: u64) -> Result<Option<&[u8]>, BodyError> {
     Ok(last)
 }
 
-fn text_field(bytes: &[u8], wanted: u64) -> Result<String, BodyError> {
+fn text_field(bytes: &[u8], wanted: u64) -> Result<&str, BodyError> {
     let text = last_field(bytes, wanted)?.map_or(Ok(""), std::str::from_utf8);
-    let text = text.map_err(|_| BodyError::Protobuf("a schema_url that is not UTF-8"))?;
-    Ok(text.to_owned())
+    text.map_err(|_| BodyError::Protobuf("a schema_url that is not UTF-8"))
 }
 
 /// Decodes a message that is not too long.
@@ -217,19 +234,22 @@ fn within(what: &'static str, len: usize) -> Result<(), BodyError> {
     }
 }
 
-fn protobuf(bytes: &[u8], each: &mut impl FnMut(Found<'_>)) -> Result<(), BodyError> {
+fn protobuf(bytes: &[u8], each: &mut impl FnMut(Numbers, Found<'_>)) -> Result<(), BodyError> {
+    let mut from = Around::default();
     each_field(bytes, REQUEST_RESOURCE_LOGS, |logs| {
         // Fields may come in any order.
         let resource = last_field(logs, RESOURCE_LOGS_RESOURCE)?;
         let resource = resource.map(|bytes| protobuf_of("resource", bytes));
-        let url = text_field(logs, RESOURCE_LOGS_SCHEMA_URL)?;
-        let mut from = Around::new(resource.transpose(), url);
+        from.enter_resource(
+            resource.transpose(),
+            text_field(logs, RESOURCE_LOGS_SCHEMA_URL)?,
+        );
         each_field(logs, RESOURCE_LOGS_SCOPE_LOGS, |logs| {
             let scope = last_field(logs, SCOPE_LOGS_SCOPE)?;
             let scope = scope.map(|bytes| protobuf_of("scope", bytes));
-            from.enter(scope.transpose(), text_field(logs, SCOPE_LOGS_SCHEMA_URL)?);
+            from.enter_scope(scope.transpose(), text_field(logs, SCOPE_LOGS_SCHEMA_URL)?);
             each_field(logs, SCOPE_LOGS_RECORDS, |record| {
-                each(from.of(|| protobuf_of("record", record)));
+                each(from.numbers, from.of(|| protobuf_of("record", record)));
                 Ok(())
             })
         })
@@ -239,33 +259,39 @@ fn protobuf(bytes: &[u8], each: &mut impl FnMut(Found<'_>)) -> Result<(), BodyEr
 /// The resource and the scope of the next records, and what is wrong with them.
 struct Around {
     origin: Origin,
+    numbers: Numbers,
     of_resource: Option<BodyError>,
     of_scope: Option<BodyError>,
 }
 
-impl Around {
-    fn new(resource: Result<Option<Resource>, BodyError>, resource_schema_url: String) -> Self {
-        let (resource, of_resource) = match resource {
-            Ok(resource) => (resource, None),
-            Err(error) => (None, Some(error)),
-        };
+impl Default for Around {
+    fn default() -> Self {
         Self {
-            origin: Origin {
-                resource,
-                resource_schema_url,
-                ..Origin::default()
+            origin: Origin::default(),
+            numbers: Numbers {
+                resource: 0,
+                scope: 0,
             },
-            of_resource,
+            of_resource: None,
             of_scope: None,
         }
     }
+}
 
-    fn enter(&mut self, scope: Result<Option<InstrumentationScope>, BodyError>, url: String) {
-        (self.origin.scope, self.of_scope) = match scope {
-            Ok(scope) => (scope, None),
-            Err(error) => (None, Some(error)),
-        };
-        self.origin.schema_url = url;
+impl Around {
+    fn enter_resource(&mut self, resource: Result<Option<Resource>, BodyError>, url: &str) {
+        self.numbers.resource = self.numbers.resource.saturating_add(1);
+        let origin = &mut self.origin;
+        (
+            (origin.resource, origin.resource_schema_url),
+            self.of_resource,
+        ) = part(resource, url);
+    }
+
+    fn enter_scope(&mut self, scope: Result<Option<InstrumentationScope>, BodyError>, url: &str) {
+        self.numbers.scope = self.numbers.scope.saturating_add(1);
+        let origin = &mut self.origin;
+        ((origin.scope, origin.schema_url), self.of_scope) = part(scope, url);
     }
 
     fn of(&self, record: impl FnOnce() -> Result<LogRecord, BodyError>) -> Found<'_> {
@@ -273,6 +299,21 @@ impl Around {
             Some(error) => Err(error.clone()),
             None => Ok((&self.origin, record()?)),
         }
+    }
+}
+
+/// A resource or a scope with the URL of its schema, or what is wrong with one of them.
+fn part<T>(
+    message: Result<Option<T>, BodyError>,
+    url: &str,
+) -> ((Option<T>, String), Option<BodyError>) {
+    let whole = message.and_then(|message| {
+        within("schema_url", url.len())?;
+        Ok((message, url.to_owned()))
+    });
+    match whole {
+        Ok(part) => (part, None),
+        Err(error) => ((None, String::new()), Some(error)),
     }
 }
 
@@ -324,7 +365,8 @@ fn json_message<T: DeserializeOwned>(what: &'static str, text: &RawValue) -> Res
     serde_json::from_str(text.get()).map_err(invalid(what))
 }
 
-fn json(bytes: &[u8], each: &mut impl FnMut(Found<'_>)) -> Result<(), BodyError> {
+fn json(bytes: &[u8], each: &mut impl FnMut(Numbers, Found<'_>)) -> Result<(), BodyError> {
+    let mut from = Around::default();
     for logs in json_of::<JsonRequest<'_>>(bytes)?
         .resource_logs
         .into_iter()
@@ -332,19 +374,15 @@ fn json(bytes: &[u8], each: &mut impl FnMut(Found<'_>)) -> Result<(), BodyError>
     {
         let logs: JsonResourceLogs<'_> = json_at(logs)?;
         let resource = logs.resource.map(|text| json_message("resource", text));
-        let mut from = Around::new(
-            resource.transpose(),
-            logs.schema_url.unwrap_or_else(String::new),
-        );
+        let url = logs.schema_url.as_deref();
+        from.enter_resource(resource.transpose(), url.unwrap_or(""));
         for logs in logs.scope_logs.into_iter().flatten() {
             let logs: JsonScopeLogs<'_> = json_at(logs)?;
             let scope = logs.scope.map(|text| json_message("scope", text));
-            from.enter(
-                scope.transpose(),
-                logs.schema_url.unwrap_or_else(String::new),
-            );
+            let url = logs.schema_url.as_deref();
+            from.enter_scope(scope.transpose(), url.unwrap_or(""));
             for record in logs.log_records.into_iter().flatten() {
-                each(from.of(|| json_message("record", record)));
+                each(from.numbers, from.of(|| json_message("record", record)));
             }
         }
     }

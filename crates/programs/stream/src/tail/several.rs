@@ -50,15 +50,21 @@ pub(crate) fn begin(args: &Args) -> Result<SeveralFrom> {
     }
 }
 
-fn warn(warnings: Vec<SeveralWarning>) {
+/// Prints warnings; whether one is of matching streams that are left out.
+fn warn(warnings: Vec<SeveralWarning>) -> bool {
+    let mut is_left_out = false;
     for warning in warnings {
         match warning {
             SeveralWarning::Unreadable(_, error) => {
                 text::warn(&text::chain(&anyhow::Error::from(error)));
             }
-            SeveralWarning::LeftOut(said) => text::warn(&said),
+            SeveralWarning::LeftOut(said) => {
+                text::warn(&said);
+                is_left_out = true;
+            }
         }
     }
+    is_left_out
 }
 
 /// Of the streams of a directory of this machine whose names match.
@@ -77,7 +83,7 @@ pub(crate) fn run(args: &Args, path: &Path, pattern: &NamePattern) -> Result<()>
     args.sandbox.confine(&crate::reach(path))?;
     let places = ReaderPlaces::new(SEVERAL_MAX);
     let mut reader = SeveralReader::open(&dir, pattern, from, &places)?;
-    warn(reader.take_warnings());
+    let mut is_left_out = warn(reader.take_warnings());
     if reader.is_empty() && !args.follow {
         bail!(
             "{}: no stream matches {}: `strata stream list` lists the streams",
@@ -106,7 +112,7 @@ pub(crate) fn run(args: &Args, path: &Path, pattern: &NamePattern) -> Result<()>
                 break;
             }
             reader.look(LOOK_EVERY)?;
-            warn(reader.take_warnings());
+            is_left_out |= warn(reader.take_warnings());
         }
     }
     out.flush()?;
@@ -121,6 +127,13 @@ pub(crate) fn run(args: &Args, path: &Path, pattern: &NamePattern) -> Result<()>
             "{} of {} cannot be read",
             text::count_of(unreadable as u64, "stream"),
             path.display()
+        );
+    }
+    if is_left_out {
+        bail!(
+            "some streams of {} that match {} were not read: at most {SEVERAL_MAX} are read together",
+            path.display(),
+            pattern.as_str()
         );
     }
     Ok(())

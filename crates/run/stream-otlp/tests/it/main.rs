@@ -9,7 +9,7 @@ use opentelemetry_proto::tonic::common::v1::{
 use opentelemetry_proto::tonic::logs::v1::{LogRecord, ResourceLogs, ScopeLogs};
 use opentelemetry_proto::tonic::resource::v1::Resource;
 use prost::Message as _;
-use strata_stream_otlp::{Body, BodyError, MESSAGE_LEN_MAX, Origin, each_record};
+use strata_stream_otlp::{Body, BodyError, MESSAGE_LEN_MAX, Origin, count_records, each_record};
 
 fn text(text: &str) -> AnyValue {
     AnyValue {
@@ -147,6 +147,39 @@ fn a_body_that_is_cut_is_invalid_where_the_library_says_so() {
         let cut = &bytes[..len];
         let is_valid = ExportLogsServiceRequest::decode(cut).is_ok();
         assert_eq!(walked(Body::Protobuf(cut)).is_ok(), is_valid, "{len}");
+    }
+}
+
+/// A request is refused as a whole by the count, before any of its records is stored.
+#[test]
+fn a_schema_url_that_is_no_text_is_found_before_the_records_are_read() {
+    let bytes = request().encode_to_vec();
+    assert_eq!(count_records(Body::Protobuf(&bytes)), Ok(14));
+    let url = b"https://example.com/2";
+    let starts = bytes.windows(url.len()).enumerate();
+    let starts: Vec<_> = starts.filter(|(_, text)| text == url).collect();
+    assert_eq!(starts.len(), 1);
+    let mut of_scope = bytes.clone();
+    of_scope[starts[0].0] = 0xff;
+    // A resource's, with a record before and after it.
+    let other = ResourceLogs {
+        schema_url: "x".to_owned(),
+        ..ResourceLogs::default()
+    };
+    let mut of_resource = bytes.clone();
+    let other = ExportLogsServiceRequest {
+        resource_logs: vec![other],
+    };
+    of_resource.extend(other.encode_to_vec());
+    *of_resource.last_mut().unwrap() = 0xff;
+    of_resource.extend(&bytes);
+    for bytes in [of_scope, of_resource] {
+        assert!(ExportLogsServiceRequest::decode(&bytes[..]).is_err());
+        let counted = count_records(Body::Protobuf(&bytes));
+        assert!(
+            matches!(counted, Err(BodyError::Protobuf(_))),
+            "{counted:?}"
+        );
     }
 }
 

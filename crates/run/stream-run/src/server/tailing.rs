@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use strata_role::Notice;
 use strata_stream::message::{From, Message, UNCOUNTED};
 use strata_stream::{Cursor, NamePattern, Origin, StreamName, siphash24};
 
@@ -160,8 +161,13 @@ pub(super) fn tail_several(
     let mut reader = SeveralReader::open(dir, pattern, several_from(begin)?, places)?;
     let is_kept = matches!(begin, Begin::Kept(_));
     if reader.is_empty() && !follow {
-        let text = format!("no stream matches {} here", pattern.as_str());
-        return Err(Ended::Refused(text));
+        let warnings = reader.take_warnings();
+        let texts = warnings.iter().map(|warning| warned(warning, served));
+        let text = texts.collect::<Vec<_>>().join("; ");
+        return Err(Ended::Refused(match text.is_empty() {
+            true => format!("no stream matches {} here", pattern.as_str()),
+            false => text,
+        }));
     }
     peer.put(&Message::Ready {
         record_len_max: 0,
@@ -181,17 +187,14 @@ pub(super) fn tail_several(
         sent += count;
         served.read.fetch_add(count, Ordering::Relaxed);
         for warning in reader.take_warnings() {
-            let text = match &warning {
-                // Without the paths of this machine.
-                SeveralWarning::Unreadable(name, error) => format!("{name}: {}", said(error)),
-                SeveralWarning::LeftOut(text) => text.clone(),
-            };
-            peer.put(&Message::Warning(&text))?;
+            peer.put(&Message::Warning(&warned(&warning, served)))?;
         }
         tell_unread(peer, reader.unread(), &mut told)?;
         peer.flush()?;
+        // Before the client is heard: what it has done with makes room for more records.
+        let was_ahead = reader.is_ahead();
         if is_kept {
-            let limit = match reader.is_ahead() {
+            let limit = match was_ahead {
                 true => LOOK_EVERY,
                 false => Duration::ZERO,
             };
@@ -199,7 +202,7 @@ pub(super) fn tail_several(
                 return Ok(());
             }
         }
-        if count > 0 || reader.is_ahead() {
+        if count > 0 || was_ahead {
             continue;
         }
         if !follow {
@@ -215,6 +218,18 @@ pub(super) fn tail_several(
     }
     let kept = is_kept.then_some(&mut reader);
     finish(peer, (sent, Cursor::START), kept, stop)
+}
+
+/// The text of a warning for a client; the server's messages have the whole error.
+fn warned(warning: &SeveralWarning, served: &Served) -> String {
+    match warning {
+        SeveralWarning::Unreadable(name, error) => {
+            (served.tell)(&Notice::warning(format!("stream {name}: {error}")));
+            // Without the paths of this machine.
+            format!("{name}: {}", said(error))
+        }
+        SeveralWarning::LeftOut(text) => text.clone(),
+    }
 }
 
 /// Whether a client has gone that has nothing more to say.

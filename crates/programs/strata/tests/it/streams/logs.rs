@@ -73,6 +73,36 @@ fn entries_of_the_journal_are_records_and_are_found_by_their_unit() {
     );
 }
 
+#[test]
+fn an_entry_of_the_journal_that_is_too_long_does_not_end_the_input() {
+    let streams = Streams::new(&[]);
+    let len = 20_u64 << 20;
+    let core = vec![0xff; usize::try_from(len).unwrap()];
+    let long = [
+        &b"COREDUMP\n"[..],
+        &len.to_le_bytes(),
+        &core,
+        b"\nPRIORITY=2\n\n",
+    ]
+    .concat();
+    let line = [&b"MESSAGE="[..], &b"x".repeat(2 << 20), b"\n\n"].concat();
+    let export = [entry(1), long.clone(), entry(2), line, entry(3)].concat();
+    let output = streams.append(&["--format", "journald"], &export);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{errors}");
+    assert!(errors.contains("2 records left out: too long"), "{errors}");
+    let records = streams.tail(&[]);
+    let numbers = records.lines().map(|line| {
+        let record: Value = serde_json::from_str(line).unwrap();
+        record["__REALTIME_TIMESTAMP"].clone()
+    });
+    assert!(numbers.eq(["1", "2", "3"]), "{records}");
+    // One that does not end is no entry.
+    let output = streams.append(&["--format", "journald"], &long[..5 << 20]);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(errors.contains("is cut short"), "{errors}");
+}
+
 /// Nothing of a refused request stays: neither the directory, nor an empty one where a disk should be mounted.
 #[test]
 fn a_refused_stripe_leaves_no_directory() {

@@ -254,6 +254,77 @@ fn json_of_the_protocol_is_taken_and_a_record_that_cannot_be_is_counted() {
 }
 
 #[test]
+fn each_record_has_the_resource_and_the_scope_that_it_is_of() {
+    let folder = TempDir::new().unwrap();
+    let server = Server::start(&folder);
+    let named = |name: &str| json!({"attributes": [{"key": "n", "value": {"stringValue": name}}]});
+    let record = |number: u32| json!({"severityNumber": number});
+    let (status, answer) = server.post_json(&json!({"resourceLogs": [
+        {"resource": named("a"), "schemaUrl": "r", "scopeLogs": [
+            {"scope": {"name": "m"}, "schemaUrl": "s", "logRecords": [record(1), record(2)]},
+            {"logRecords": [record(3), {}]},
+        ]},
+        {"scopeLogs": [{"logRecords": [{}]}, {"scope": {"name": "o"}, "logRecords": [{}, record(4)]}]},
+        {"resource": named("b"), "scopeLogs": [{"logRecords": [record(5)]}]},
+    ]}));
+    assert_eq!((status, answer), (200, json!({})));
+    let (a, b) = (json!({"n": "a"}), json!({"n": "b"}));
+    let (m, o) = (json!({"name": "m"}), json!({"name": "o"}));
+    let expected = [
+        json!({"severity_number": 1, "schema_url": "s", "scope": m, "resource": a, "resource_schema_url": "r"}),
+        json!({"severity_number": 2, "schema_url": "s", "scope": m, "resource": a, "resource_schema_url": "r"}),
+        json!({"severity_number": 3, "resource": a, "resource_schema_url": "r"}),
+        json!({"resource": a, "resource_schema_url": "r"}),
+        json!({}),
+        json!({"scope": o}),
+        json!({"severity_number": 4, "scope": o}),
+        json!({"severity_number": 5, "resource": b}),
+    ];
+    assert_eq!(server.records(), expected);
+}
+
+/// A field of a protobuf message that has a length.
+fn field(number: u8, value: &[u8]) -> Vec<u8> {
+    let mut out = vec![number << 3 | 2];
+    let mut len = value.len();
+    while len > 0x7f {
+        out.push(u8::try_from(len & 0x7f).unwrap() | 0x80);
+        len >>= 7;
+    }
+    out.push(u8::try_from(len).unwrap());
+    out.extend_from_slice(value);
+    out
+}
+
+#[test]
+fn a_resource_of_many_records_is_written_once_as_json() {
+    let folder = TempDir::new().unwrap();
+    let server = Server::start(&folder);
+    let request = |resource: &[u8], records: usize| {
+        let records = field(2, &field(2, b"").repeat(records));
+        field(1, &[field(1, resource), records].concat())
+    };
+    let protobuf = "Content-Type: application/x-protobuf\r\n";
+    // As JSON, each byte has 6, and each record is too long: it is not written 262,144 times to find that out.
+    let text = field(2, &field(1, &vec![1; (1 << 20) - 100]));
+    let long = field(1, &[field(1, b"k"), text].concat());
+    let (status, answer) = server.post("/v1/logs", protobuf, &request(&long, 1 << 18));
+    let said = String::from_utf8_lossy(&answer);
+    assert_eq!(status, 200, "{said}");
+    assert!(said.contains("is too long"), "{said}");
+    assert!(server.records().is_empty());
+    // Attributes whose JSON is short, since all have the same key.
+    let same = field(1, b"").repeat(500_000);
+    let (status, answer) = server.post("/v1/logs", protobuf, &request(&same, 20_000));
+    let said = String::from_utf8_lossy(&answer);
+    assert_eq!((status, &*said), (200, ""));
+    let records = server.records();
+    assert_eq!(records.len(), 20_000);
+    let expected = json!({"resource": {"": null}});
+    assert!(records.iter().all(|record| *record == expected));
+}
+
+#[test]
 fn requests_that_are_not_as_the_protocol_says_are_refused_whole() {
     let folder = TempDir::new().unwrap();
     let server = Server::start(&folder);

@@ -162,10 +162,32 @@ fn what_is_of_one_stream_is_refused_of_several() {
     assert!(said.contains("a stream's name has"), "{said}");
 }
 
+#[test]
+fn streams_that_are_too_many_to_be_read_together_are_a_failure() {
+    let names: Vec<_> = (0..65).map(|of| format!("host{of:02}")).collect();
+    let names: Vec<_> = names.iter().map(String::as_str).collect();
+    let hosts = Hosts::new(&names);
+    hosts.append("host63", "a\n");
+    hosts.append("host64", "b\n");
+    let output = hosts.command("tail", &["host*"]).output().unwrap();
+    let errors = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(
+        (output.status.code(), &output.stdout[..]),
+        (Some(1), &b"a\n"[..]),
+        "{errors}"
+    );
+    assert!(
+        errors.contains("host64 and later ones are not read"),
+        "{errors}"
+    );
+    assert!(errors.contains("were not read: at most 64"), "{errors}");
+    ok(&mut hosts.command("tail", &["host6*"]));
+}
+
 /// A server of the streams, and how its streams are named.
 struct Served {
     child: Child,
-    _errors: BufReader<std::process::ChildStderr>,
+    errors: BufReader<std::process::ChildStderr>,
     address: std::net::SocketAddr,
 }
 
@@ -175,7 +197,7 @@ impl Served {
         let (child, errors, address) = serving(command.stdout(Stdio::null()));
         Self {
             child,
-            _errors: errors,
+            errors,
             address,
         }
     }
@@ -277,7 +299,7 @@ fn a_stream_that_a_server_cannot_read_is_named_and_the_others_are_read() {
     hosts.append("host1", "a\n");
     let file = hosts.dir.join("streams/host2.stream");
     std::fs::write(&file, vec![0; 4096]).unwrap();
-    let served = Served::start(&hosts);
+    let mut served = Served::start(&hosts);
     let output = served.tail(&["host*", "--cursor", "0.0"]).output().unwrap();
     let errors = String::from_utf8(output.stderr).unwrap();
     assert_eq!(
@@ -290,4 +312,15 @@ fn a_stream_that_a_server_cannot_read_is_named_and_the_others_are_read() {
         !errors.contains(&path),
         "no path of the server's machine: {errors}"
     );
+    // The server's own messages have all of it.
+    let mut said = String::new();
+    while !said.contains("stream host2: ") {
+        said.clear();
+        assert!(served.errors.read_line(&mut said).unwrap() > 0);
+    }
+    assert!(said.contains(&path), "{said}");
+    // Also if it is the only one.
+    let said = failed(&mut served.tail(&["host2*"]));
+    assert!(said.contains("host2: the stream cannot be used"), "{said}");
+    assert!(!said.contains("no stream matches"), "{said}");
 }
