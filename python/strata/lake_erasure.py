@@ -6,6 +6,7 @@ host take their place, below the table's location. A publication leaves these in
 the log has the originals.
 """
 
+import hashlib
 import ipaddress
 import json
 import uuid
@@ -38,6 +39,9 @@ ENDS = ("src", "dst")
 LISTS = ("dns_answers",)
 # Values of a file's metadata that count its rows: they are not those of the rewritten file.
 COUNTS = b"strata.counts"
+# In a copy's metadata: the file of the log for which it stands, and marks of the erased hosts.
+ORIGINAL = b"strata.erased.original"
+MARKS = b"strata.erased.hosts"
 
 
 @dataclass
@@ -133,9 +137,34 @@ def erase(
         done.answers_left = _answers_with(table, host)
         done.entries_left = _entries_of_removed(table)
         done.flows_in_doubt = _flows_in_doubt(table)
-        done.in_logs = sorted(one.file for one in done.files if replaces(one.file) is None)
+        done.in_logs = _originals(table, host)
         found.append(done)
     return found
+
+
+def _originals(table: Table, host: str) -> list[str]:
+    """The files of logs from which this host was erased, now or earlier, and whose copies are in
+    the table: they have the host as long as the log has them."""
+    mark, found = _mark(table, host), []
+    for file in all_files(table):
+        if replaces(file.file_path) is None:
+            continue
+        with reading(file.file_path), table.io.new_input(file.file_path).open() as opened:
+            about = pq.read_schema(opened).metadata or {}
+        if ORIGINAL in about and mark in _marks(about):
+            found.append(about[ORIGINAL].decode())
+    return sorted(found)
+
+
+def _marks(about: dict[bytes, bytes]) -> list[str]:
+    return about.get(MARKS, b"").decode().split()
+
+
+def _mark(table: Table, host: str) -> str:
+    """What tells later that this host was erased from a file, without its address: as slow to
+    compute as a password's hash (RFC 7914), so that trying all addresses of IPv4 takes years."""
+    salt = table.metadata.table_uuid.bytes
+    return hashlib.scrypt(host.encode(), salt=salt, n=1 << 14, r=8, p=1, dklen=16).hex()
 
 
 def _rows(table: Table) -> int:
@@ -184,7 +213,7 @@ def _rewritten(
     table: Table, host: str, done: Erased, written: list[str]
 ) -> tuple[list[DataFile], list[DataFile]]:
     """The files that have the host, and those to take their place."""
-    added, removed = [], []
+    added, removed, mark = [], [], _mark(table, host)
     for file in all_files(table):
         sensor, hour, retention = part_of(file)
         with ExitStack() as stack:
@@ -204,7 +233,7 @@ def _rewritten(
             location = table.location().rstrip("/")
             url = f"{location}/{ERASED}/{key}-{uuid.uuid4().hex}.parquet"
             written.append(url)
-            rows, answers = _write_without(table, source, host, (file.file_path, url))
+            rows, answers = _write_without(table, source, host, mark, (file.file_path, url))
         size = len(table.io.new_input(url))
         done.files.append(Replaced(file.file_path, url, file.record_count, rows, answers))
         added.append(data_file(table, PartFile(url, size, hour, retention), sensor))
@@ -238,13 +267,16 @@ def _has(source: pq.ParquetFile, host: str) -> bool:
 
 
 def _write_without(
-    table: Table, source: pq.ParquetFile, host: str, urls: tuple[str, str]
+    table: Table, source: pq.ParquetFile, host: str, mark: str, urls: tuple[str, str]
 ) -> tuple[int, int]:
-    """Writes the rows of the first file without the host, as the second. Returns the number of
-    rows left out, and of answers that named the host."""
+    """Writes the rows of the first file without the host, as the second, with its mark. Returns
+    the number of rows left out, and of answers that named the host."""
     url, copy = urls
     schema = source.schema_arrow
     about = {key: value for key, value in (schema.metadata or {}).items() if key != COUNTS}
+    if replaces(url) is None:
+        about[ORIGINAL] = url.encode()
+    about[MARKS] = " ".join([*_marks(about), mark]).encode()
     schema = schema.with_metadata(about)
     erased = answers = 0
     with (
