@@ -9,6 +9,7 @@ the log has the originals.
 import hashlib
 import ipaddress
 import json
+import re
 import uuid
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
@@ -19,10 +20,12 @@ import pyarrow.parquet as pq
 from pyiceberg.expressions import EqualTo, Or
 from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
+from pyiceberg.types import StringType
 
 from . import lake
 from .lake_files import (
     ERASED,
+    PARTITIONS,
     LakeError,
     PartFile,
     all_files,
@@ -69,6 +72,8 @@ class Erased:
     rows_left: int = 0
     # Answers of DNS that name the host and are found afterwards: 0.
     answers_left: int = 0
+    # Rows of other hosts with a text that names the host: a PTR query, an HTTP host, a share.
+    texts_left: int = 0
     # Entries of removed files in the metadata, whose bounds may be the host: 0.
     entries_left: int = 0
     # Flows whose packets may have addresses that the row lacks, as in tunnels.
@@ -83,7 +88,7 @@ class Erased:
     @property
     def is_complete(self) -> bool:
         """Whether nothing of the table has the host any more. The logs are not the table's."""
-        left = self.rows_left + self.answers_left + self.entries_left
+        left = self.rows_left + self.answers_left + self.texts_left + self.entries_left
         return left == 0 and self.snapshots_left <= 1
 
 
@@ -135,6 +140,7 @@ def erase(
         done.rows_after = _rows(table)
         done.rows_left = _rows_with(table, host)
         done.answers_left = _answers_with(table, host)
+        done.texts_left = _texts_with(table, host)
         done.entries_left = _entries_of_removed(table)
         done.flows_in_doubt = _flows_in_doubt(table)
         done.in_logs = _originals(table, host)
@@ -194,6 +200,35 @@ def _answers_with(table: Table, host: str) -> int:
     batches = table.scan(selected_fields=names).to_arrow_batch_reader()
     columns = (column for batch in batches for column in batch.columns)
     return sum(pc.sum(_names_host(column, host)).as_py() or 0 for column in columns)
+
+
+def _texts_with(table: Table, host: str) -> int:
+    ends = _columns(table, ENDS)
+    names = tuple(
+        column.name
+        for column in table.schema().columns
+        if isinstance(column.field_type, StringType) and column.name not in (*ends, *PARTITIONS)
+    )
+    if not names or table.current_snapshot() is None:
+        return 0
+    pattern, found = _pattern(host), 0
+    for batch in table.scan(selected_fields=names).to_arrow_batch_reader():
+        is_named = pa.array([False] * batch.num_rows)
+        for column in batch.columns:
+            named = pc.match_substring_regex(column, pattern, ignore_case=True)
+            is_named = pc.or_(is_named, pc.fill_null(named, False))
+        found += pc.sum(is_named).as_py() or 0
+    return found
+
+
+def _pattern(host: str) -> str:
+    """The address or its name for PTR queries, but no part of a longer address. Spellings of IPv6
+    other than the usual one are not found."""
+    of = ipaddress.ip_address(host)
+    name = rf"(^|[^0-9a-f.]){re.escape(of.reverse_pointer)}($|[^0-9a-z-])"
+    if of.version == 4:
+        return rf"(^|[^0-9.]){re.escape(host)}($|[^0-9.]|\.($|[^0-9]))|{name}"
+    return rf"(^|[^0-9a-f:]){re.escape(host)}($|[^0-9a-f:])|{name}"
 
 
 def _entries_of_removed(table: Table) -> int:
@@ -335,6 +370,11 @@ def printed(host: str, found: list[Erased], as_json: bool) -> str:
         if one.flows_in_doubt:
             lines.append(
                 f"  {one.flows_in_doubt:,} flows may have further addresses, which their rows lack"
+            )
+        if one.texts_left:
+            lines.append(
+                f"  {one.texts_left:,} rows of other hosts name it in a text, such as a PTR query, "
+                "an HTTP host or a share: these texts stay"
             )
         if one.in_logs:
             lines.append(

@@ -327,6 +327,40 @@ def test_columns_that_were_renamed_are_found(tmp_path, site):
             assert not any(f'"{HOST}"' in (text or "") for text in found["answers"].to_pylist())
 
 
+@pytest.mark.parametrize(
+    ("host", "named", "others"),
+    [
+        (
+            HOST,
+            ["7.0.0.10.in-addr.arpa", "10.0.0.7:8080", "http://10.0.0.7/x", "at 10.0.0.7."],
+            ["10.0.0.70", "110.0.0.7", "10.0.0.7.8", "17.0.0.10.in-addr.arpa", None],
+        ),
+        (
+            "2001:db8::1",
+            ["[2001:DB8::1]:80", "1.0.0.0" + 20 * ".0" + ".8.b.d.0.1.0.0.2.ip6.arpa"],
+            ["2001:db8::11", "2001:db8::1:2", "f2001:db8::1"],
+        ),
+    ],
+)
+def test_texts_that_name_the_host_are_counted(tmp_path, site, monkeypatch, host, named, others):
+    columns = [*forged.COLUMNS["flows"], ("http_host", forged.pa.string(), True)]
+    monkeypatch.setitem(forged.COLUMNS, "flows", columns)
+    texts = named + others
+    rows = forged.rows
+    monkeypatch.setattr(forged, "address", lambda _: "192.0.2.1")
+
+    def with_text(kind, *of):
+        for at, row in enumerate(rows(kind, *of)):
+            yield row if kind == "packets" else (*row, texts[at % len(texts)])
+
+    monkeypatch.setattr(forged, "rows", with_text)
+    publish(forged.log(tmp_path / "log", hours=1, count=2 * len(texts)), site)
+    packets, flows = erase(site, host)
+    assert packets.is_complete and not flows.is_complete
+    assert (packets.texts_left, flows.texts_left) == (0, 4 * len(named))
+    assert f"{4 * len(named)} rows of other hosts" in lake_erasure.printed(host, [flows], False)
+
+
 def test_a_second_host_leaves_no_file_of_the_first_erasure(tmp_path, site):
     made = forged.log(tmp_path / "log")
     publish(made, site)
