@@ -6,8 +6,10 @@ host take their place, below the table's location. A publication leaves these in
 the log has the originals.
 """
 
+import hashlib
 import ipaddress
 import json
+import re
 import uuid
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
@@ -18,10 +20,12 @@ import pyarrow.parquet as pq
 from pyiceberg.expressions import EqualTo, Or
 from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
+from pyiceberg.types import StringType
 
 from . import lake
 from .lake_files import (
     ERASED,
+    PARTITIONS,
     LakeError,
     PartFile,
     all_files,
@@ -38,6 +42,9 @@ ENDS = ("src", "dst")
 LISTS = ("dns_answers",)
 # Values of a file's metadata that count its rows: they are not those of the rewritten file.
 COUNTS = b"strata.counts"
+# In a copy's metadata: the file of the log for which it stands, and marks of the erased hosts.
+ORIGINAL = b"strata.erased.original"
+MARKS = b"strata.erased.hosts"
 
 
 @dataclass
@@ -65,6 +72,8 @@ class Erased:
     rows_left: int = 0
     # Answers of DNS that name the host and are found afterwards: 0.
     answers_left: int = 0
+    # Rows of other hosts with a text that names the host: a PTR query, an HTTP host, a share.
+    texts_left: int = 0
     # Entries of removed files in the metadata, whose bounds may be the host: 0.
     entries_left: int = 0
     # Flows whose packets may have addresses that the row lacks, as in tunnels.
@@ -79,7 +88,7 @@ class Erased:
     @property
     def is_complete(self) -> bool:
         """Whether nothing of the table has the host any more. The logs are not the table's."""
-        left = self.rows_left + self.answers_left + self.entries_left
+        left = self.rows_left + self.answers_left + self.texts_left + self.entries_left
         return left == 0 and self.snapshots_left <= 1
 
 
@@ -131,11 +140,37 @@ def erase(
         done.rows_after = _rows(table)
         done.rows_left = _rows_with(table, host)
         done.answers_left = _answers_with(table, host)
+        done.texts_left = _texts_with(table, host)
         done.entries_left = _entries_of_removed(table)
         done.flows_in_doubt = _flows_in_doubt(table)
-        done.in_logs = sorted(one.file for one in done.files if replaces(one.file) is None)
+        done.in_logs = _originals(table, host)
         found.append(done)
     return found
+
+
+def _originals(table: Table, host: str) -> list[str]:
+    """The files of logs from which this host was erased, now or earlier, and whose copies are in
+    the table: they have the host as long as the log has them."""
+    mark, found = _mark(table, host), []
+    for file in all_files(table):
+        if replaces(file.file_path) is None:
+            continue
+        with reading(file.file_path), table.io.new_input(file.file_path).open() as opened:
+            about = pq.read_schema(opened).metadata or {}
+        if ORIGINAL in about and mark in _marks(about):
+            found.append(about[ORIGINAL].decode())
+    return sorted(found)
+
+
+def _marks(about: dict[bytes, bytes]) -> list[str]:
+    return about.get(MARKS, b"").decode().split()
+
+
+def _mark(table: Table, host: str) -> str:
+    """What tells later that this host was erased from a file, without its address: as slow to
+    compute as a password's hash (RFC 7914), so that trying all addresses of IPv4 takes years."""
+    salt = table.metadata.table_uuid.bytes
+    return hashlib.scrypt(host.encode(), salt=salt, n=1 << 14, r=8, p=1, dklen=16).hex()
 
 
 def _rows(table: Table) -> int:
@@ -167,6 +202,35 @@ def _answers_with(table: Table, host: str) -> int:
     return sum(pc.sum(_names_host(column, host)).as_py() or 0 for column in columns)
 
 
+def _texts_with(table: Table, host: str) -> int:
+    ends = _columns(table, ENDS)
+    names = tuple(
+        column.name
+        for column in table.schema().columns
+        if isinstance(column.field_type, StringType) and column.name not in (*ends, *PARTITIONS)
+    )
+    if not names or table.current_snapshot() is None:
+        return 0
+    pattern, found = _pattern(host), 0
+    for batch in table.scan(selected_fields=names).to_arrow_batch_reader():
+        is_named = pa.array([False] * batch.num_rows)
+        for column in batch.columns:
+            named = pc.match_substring_regex(column, pattern, ignore_case=True)
+            is_named = pc.or_(is_named, pc.fill_null(named, False))
+        found += pc.sum(is_named).as_py() or 0
+    return found
+
+
+def _pattern(host: str) -> str:
+    """The address or its name for PTR queries, but no part of a longer address. Spellings of IPv6
+    other than the usual one are not found."""
+    of = ipaddress.ip_address(host)
+    name = rf"(^|[^0-9a-f.]){re.escape(of.reverse_pointer)}($|[^0-9a-z-])"
+    if of.version == 4:
+        return rf"(^|[^0-9.]){re.escape(host)}($|[^0-9.]|\.($|[^0-9]))|{name}"
+    return rf"(^|[^0-9a-f:]){re.escape(host)}($|[^0-9a-f:])|{name}"
+
+
 def _entries_of_removed(table: Table) -> int:
     snapshot = table.current_snapshot()
     manifests = snapshot.manifests(table.io) if snapshot else []
@@ -184,7 +248,7 @@ def _rewritten(
     table: Table, host: str, done: Erased, written: list[str]
 ) -> tuple[list[DataFile], list[DataFile]]:
     """The files that have the host, and those to take their place."""
-    added, removed = [], []
+    added, removed, mark = [], [], _mark(table, host)
     for file in all_files(table):
         sensor, hour, retention = part_of(file)
         with ExitStack() as stack:
@@ -204,7 +268,7 @@ def _rewritten(
             location = table.location().rstrip("/")
             url = f"{location}/{ERASED}/{key}-{uuid.uuid4().hex}.parquet"
             written.append(url)
-            rows, answers = _write_without(table, source, host, (file.file_path, url))
+            rows, answers = _write_without(table, source, host, mark, (file.file_path, url))
         size = len(table.io.new_input(url))
         done.files.append(Replaced(file.file_path, url, file.record_count, rows, answers))
         added.append(data_file(table, PartFile(url, size, hour, retention), sensor))
@@ -238,13 +302,16 @@ def _has(source: pq.ParquetFile, host: str) -> bool:
 
 
 def _write_without(
-    table: Table, source: pq.ParquetFile, host: str, urls: tuple[str, str]
+    table: Table, source: pq.ParquetFile, host: str, mark: str, urls: tuple[str, str]
 ) -> tuple[int, int]:
-    """Writes the rows of the first file without the host, as the second. Returns the number of
-    rows left out, and of answers that named the host."""
+    """Writes the rows of the first file without the host, as the second, with its mark. Returns
+    the number of rows left out, and of answers that named the host."""
     url, copy = urls
     schema = source.schema_arrow
     about = {key: value for key, value in (schema.metadata or {}).items() if key != COUNTS}
+    if replaces(url) is None:
+        about[ORIGINAL] = url.encode()
+    about[MARKS] = " ".join([*_marks(about), mark]).encode()
     schema = schema.with_metadata(about)
     erased = answers = 0
     with (
@@ -303,6 +370,11 @@ def printed(host: str, found: list[Erased], as_json: bool) -> str:
         if one.flows_in_doubt:
             lines.append(
                 f"  {one.flows_in_doubt:,} flows may have further addresses, which their rows lack"
+            )
+        if one.texts_left:
+            lines.append(
+                f"  {one.texts_left:,} rows of other hosts name it in a text, such as a PTR query, "
+                "an HTTP host or a share: these texts stay"
             )
         if one.in_logs:
             lines.append(

@@ -238,15 +238,26 @@ def merge_manifests(table: Table, at_least: int) -> Table:
 def expire_snapshots(table: Table, before_s: float | None) -> tuple[int, int]:
     """Removes the snapshots from before this time, or all, except the current one and those of tags
     and branches, and then the files that only they had. Returns the number of both."""
-    table = table.refresh()
-    if before_s is None:
-        # Whatever the clocks of the sensors say.
-        newest_ms = max((one.timestamp_ms for one in table.snapshots()), default=0)
-        before_s = newest_ms / MS_PER_S + 1
-    then = datetime.fromtimestamp(before_s, UTC)
-    had = _files_of_snapshots(table, table.snapshots())
-    before = {one.snapshot_id for one in table.snapshots()}
-    table.maintenance.expire_snapshots().older_than(then).commit()
+    had: set[str] = set()
+    before: set[int] = set()
+    for attempt in range(ATTEMPTS):
+        table = table.refresh()
+        until_s = before_s
+        if until_s is None:
+            # Whatever the clocks of the sensors say.
+            newest_ms = max((one.timestamp_ms for one in table.snapshots()), default=0)
+            until_s = newest_ms / MS_PER_S + 1
+        then = datetime.fromtimestamp(until_s, UTC)
+        # Also those of an earlier attempt, which may have succeeded.
+        had |= _files_of_snapshots(table, table.snapshots())
+        before |= {one.snapshot_id for one in table.snapshots()}
+        try:
+            table.maintenance.expire_snapshots().older_than(then).commit()
+            break
+        except (CommitFailedException, CommitStateUnknownException):
+            time.sleep(0.05 * (attempt + 1))
+    else:
+        raise LakeError(_BUSY.format(name_of(table)))
     table = table.refresh()
     left = table.snapshots()
     gone = before - {one.snapshot_id for one in left}

@@ -14,6 +14,7 @@ import forged
 import pyarrow.parquet as pq
 import pytest
 from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException
+from pyiceberg.table.update.snapshot import ExpireSnapshots
 
 from strata import lake, lake_erasure, lake_upkeep, lake_watch, log
 
@@ -257,7 +258,13 @@ def test_a_host_is_erased_and_stays_so(tmp_path, site, with_ids):
             assert (of_file.field("src").metadata is not None) == (with_ids or is_of_other)
         assert sum(file.answers_erased for file in one.files) > 0 or kind == "packets"
     # Again, and by the next publications, also once the log is moved or its sensor renamed.
-    assert all(not one.files for one in erase(site))
+    again = erase(site)
+    assert all(not one.files for one in again)
+    # The logs still have the host, as an engine finds in their files.
+    for one, first, kind in zip(again, done, log.TABLES, strict=True):
+        files = [f"file://{file}" for where in (made, other) for file in log.files(where, kind)]
+        assert one.in_logs == first.in_logs == sorted(files)
+    assert all(not one.in_logs for one in erase(site, "192.0.2.1"))
     assert all(one.added == one.removed == 0 for one in publish(made, site))
     forged.moved(made, tmp_path / "store")
     publish(made, site)
@@ -320,6 +327,40 @@ def test_columns_that_were_renamed_are_found(tmp_path, site):
             assert not any(f'"{HOST}"' in (text or "") for text in found["answers"].to_pylist())
 
 
+@pytest.mark.parametrize(
+    ("host", "named", "others"),
+    [
+        (
+            HOST,
+            ["7.0.0.10.in-addr.arpa", "10.0.0.7:8080", "http://10.0.0.7/x", "at 10.0.0.7."],
+            ["10.0.0.70", "110.0.0.7", "10.0.0.7.8", "17.0.0.10.in-addr.arpa", None],
+        ),
+        (
+            "2001:db8::1",
+            ["[2001:DB8::1]:80", "1.0.0.0" + 20 * ".0" + ".8.b.d.0.1.0.0.2.ip6.arpa"],
+            ["2001:db8::11", "2001:db8::1:2", "f2001:db8::1"],
+        ),
+    ],
+)
+def test_texts_that_name_the_host_are_counted(tmp_path, site, monkeypatch, host, named, others):
+    columns = [*forged.COLUMNS["flows"], ("http_host", forged.pa.string(), True)]
+    monkeypatch.setitem(forged.COLUMNS, "flows", columns)
+    texts = named + others
+    rows = forged.rows
+    monkeypatch.setattr(forged, "address", lambda _: "192.0.2.1")
+
+    def with_text(kind, *of):
+        for at, row in enumerate(rows(kind, *of)):
+            yield row if kind == "packets" else (*row, texts[at % len(texts)])
+
+    monkeypatch.setattr(forged, "rows", with_text)
+    publish(forged.log(tmp_path / "log", hours=1, count=2 * len(texts)), site)
+    packets, flows = erase(site, host)
+    assert packets.is_complete and not flows.is_complete
+    assert (packets.texts_left, flows.texts_left) == (0, 4 * len(named))
+    assert f"{4 * len(named)} rows of other hosts" in lake_erasure.printed(host, [flows], False)
+
+
 def test_a_second_host_leaves_no_file_of_the_first_erasure(tmp_path, site):
     made = forged.log(tmp_path / "log")
     publish(made, site)
@@ -328,6 +369,8 @@ def test_a_second_host_leaves_no_file_of_the_first_erasure(tmp_path, site):
     erase(site, "10.0.0.9")
     second = {path for path in on_disk(site) if "/erased/" in path}
     assert len(first) == len(second) == 12 and not first & second
+    for host in (HOST, "10.0.0.9"):
+        assert [len(one.in_logs) for one in erase(site, host)] == [6, 6]
     gone = "'10.0.0.7', '10.0.0.9'"
     for kind in log.TABLES:
         left = sum(
@@ -388,6 +431,31 @@ def test_an_erasure_whose_commit_is_unknown_is_not_repeated(tmp_path, site, monk
     for one, kind in zip(done, log.TABLES, strict=True):
         assert one.is_complete and len(one.files) == len(one.in_logs) == 6
         assert of_table(site, kind) == without_host(made, kind)
+
+
+def test_snapshots_are_removed_although_others_commit(tmp_path, site, monkeypatch):
+    made = forged.log(tmp_path / "log")
+    publish(made, site)
+    commit = ExpireSnapshots.commit
+    attempts = [CommitFailedException("others"), CommitStateUnknownException("no answer")]
+
+    def slow(self):
+        if not attempts:
+            return commit(self)
+        problem = attempts.pop(0)
+        if isinstance(problem, CommitStateUnknownException):
+            # It succeeds all the same.
+            commit(self)
+        raise problem
+
+    monkeypatch.setattr(ExpireSnapshots, "commit", slow)
+    before = on_disk(site)
+    done = erase(site)
+    assert not attempts and all(one.is_complete for one in done)
+    assert [one.snapshots_expired for one in done] == [2, 2]
+    # The metadata of the snapshots that went with the attempt without an answer, too.
+    lists = {path for path in before if "/snap-" in path}
+    assert lists and not lists & set(on_disk(site))
 
 
 def test_a_tag_that_keeps_the_host_is_reported(tmp_path, site):

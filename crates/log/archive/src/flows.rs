@@ -510,7 +510,7 @@ strata_tables::columns! {
                 "smb_shares",
                 Kind::Text,
                 Dictionary,
-                "paths of shares that the client connected to by SMB 2 or 3, as a JSON list; the first 16, each cut to 255 characters; files of earlier versions lack it",
+                "paths of shares that the client connected to by SMB 2 or 3, as a JSON list; the first 16, each cut to 255 characters, and at most 1,024 bytes together; files of earlier versions lack it",
             )
             .json()
             .field_id(65),

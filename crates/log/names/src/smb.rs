@@ -12,11 +12,12 @@ const NEGOTIATE: u16 = 0;
 const TREE_CONNECT: u16 = 3;
 /// In the flags of a header: it is a response.
 const RESPONSE: u32 = 1;
-/// Shares of a flow, and characters of each.
+/// Shares of a flow, characters of each, and bytes of all together.
 const SHARES_MAX: usize = 16;
 const SHARE_CHARS_MAX: usize = 255;
+const SHARES_BYTES_MAX: usize = 1_024;
 
-/// Paths of shares: the first 16.
+/// Paths of shares: the first 16, as far as they have at most 1,024 bytes together.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Shares(Vec<Box<str>>);
 
@@ -33,7 +34,10 @@ impl Shares {
     }
 
     fn add(&mut self, path: Box<str>) {
-        if self.0.len() < SHARES_MAX && !self.0.contains(&path) {
+        let bytes = self.0.iter().map(|known| known.len());
+        let bytes = bytes.fold(path.len(), usize::saturating_add);
+        let fits = self.0.len() < SHARES_MAX && bytes <= SHARES_BYTES_MAX;
+        if fits && !self.0.contains(&path) {
             self.0.push(path);
         }
     }
@@ -132,4 +136,22 @@ fn text(path: &[u8]) -> Box<str> {
         _ => '.',
     });
     chars.take(SHARE_CHARS_MAX).collect::<String>().into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares_have_at_most_a_kibibyte_together() {
+        let mut shares = Shares::default();
+        let path = |first: char| format!("{first}{}", "€".repeat(SHARE_CHARS_MAX - 1)).into();
+        for first in ['a', 'b', 'a'] {
+            shares.add(path(first));
+        }
+        // Of 763 bytes each.
+        assert_eq!(shares.0, [path('a')]);
+        shares.add("short".into());
+        assert_eq!(shares.0, [path('a'), "short".into()]);
+    }
 }

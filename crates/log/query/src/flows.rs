@@ -32,6 +32,8 @@ pub struct FlowOptions<'a> {
     pub refused: fn(LinkType, &CompileError),
     /// At most these bytes of packets wait in memory for their turn.
     pub memory_bytes: usize,
+    /// At most this number of flows at a time; with more, the one whose last packet is the oldest ends.
+    pub flows_max: usize,
 }
 
 impl Default for FlowOptions<'_> {
@@ -42,6 +44,7 @@ impl Default for FlowOptions<'_> {
             timeouts: Timeouts::default(),
             refused: |_, _| (),
             memory_bytes: MEMORY_BYTES,
+            flows_max: Metering::FLOWS_MAX,
         }
     }
 }
@@ -278,7 +281,7 @@ pub fn flows(
         let (id, seed) = (recording.id, recording.hash_seed);
         let of = OfRecording {
             recording: id,
-            metering: Metering::new(options.timeouts, id, seed),
+            metering: Metering::new(options.timeouts, id, seed).at_most(options.flows_max),
             end_ns: end_of(log, recording, find)?,
         };
         ahead.insert(id, of);

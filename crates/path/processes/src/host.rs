@@ -11,6 +11,7 @@ use rustix::io::Errno;
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen};
 use rustix::net::{AddressFamily, sockopt};
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
+use rustix::thread::{CapabilitySet, capabilities};
 
 use crate::table::{Entry, Table, of_socket};
 
@@ -116,6 +117,13 @@ pub(crate) fn add_sockets(cgroups: &Cgroups, sockets: &Table) -> io::Result<u64>
         }
     }
     Ok(refused)
+}
+
+/// Whether this process may look at the sockets of all others (CAP_SYS_PTRACE). Without the right, `/proc` may not even
+/// list them (its mount option hidepid), so the number of those refused is not enough to tell.
+pub(crate) fn may_see_all() -> io::Result<bool> {
+    let own = capabilities(None)?;
+    Ok(own.effective.contains(CapabilitySet::SYS_PTRACE))
 }
 
 fn has_gone(error: &io::Error) -> bool {

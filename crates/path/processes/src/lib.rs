@@ -92,6 +92,7 @@ struct Inner {
     flows: Table,
     cgroups: Cgroups,
     refused: u64,
+    sees_all: bool,
     /// Programs run as long as these are open.
     _attached: Vec<OwnedFd>,
 }
@@ -138,12 +139,14 @@ impl Processes {
         }
         // A socket that is made meanwhile is noted by its program.
         let refused = host::add_sockets(&cgroups, &sockets).map_err(ProcessesError::List)?;
+        let sees_all = host::may_see_all().map_err(ProcessesError::List)?;
         Ok(Self {
             inner: Arc::new(Inner {
                 sockets,
                 flows,
                 cgroups,
                 refused,
+                sees_all,
                 _attached: attached,
             }),
         })
@@ -204,6 +207,13 @@ impl Processes {
     #[must_use]
     pub fn refused(&self) -> u64 {
         self.inner.refused
+    }
+
+    /// Whether the processes of all users could be looked at (CAP_SYS_PTRACE). If not, [`refused`](Self::refused) may
+    /// lack those that `/proc` hides.
+    #[must_use]
+    pub fn sees_all(&self) -> bool {
+        self.inner.sees_all
     }
 
     /// Sockets and connections that were forgotten since there were too many, or were not noted since two CPUs wrote at

@@ -40,6 +40,9 @@ const PEER_PORT: i16 = KEY + 34;
 const PROTOCOL: i16 = KEY + 36;
 const HEADER: i16 = KEY - 40;
 const COOKIE: i16 = HEADER - 8;
+/// The process of the socket, in place of the headers, which are not needed any more: its words in a slot.
+const COPY: i16 = HEADER;
+const COPIED: [usize; 4] = [at::PROCESS, at::NAME, at::NAME + 1, at::CGROUP];
 /// The IPv4 address in an IPv6 address, and the ones before it.
 const MAPPED: i16 = 12;
 const ONES: i16 = 10;
@@ -104,9 +107,10 @@ pub(crate) fn of_packets(sockets: &Table, flows: &Table, way: Way) -> Vec<u64> {
     asm.jump_if(Condition::Equal, Reg::R1, Reg::R2, end);
     asm.bind(chosen);
     write_socket(&mut asm, sockets, end);
+    write_copy(&mut asm, flows, end);
     write_lock(&mut asm, flows, end);
-    for word in [at::PROCESS, at::NAME, at::NAME + 1, at::CGROUP] {
-        asm.load(Width::Double, Reg::R1, Reg::R9, word_of(0, word));
+    for (at, word) in COPIED.into_iter().enumerate() {
+        asm.load(Width::Double, Reg::R1, Reg::R10, copy_of(at));
         asm.store(Width::Double, Reg::R8, word_of(0, word), Reg::R1);
     }
     write_unlock(&mut asm);
@@ -278,6 +282,11 @@ fn write_choice(asm: &mut Assembler, known: Label) {
     }
 }
 
+/// Where the stack has a word of the process.
+fn copy_of(at: usize) -> i16 {
+    COPY + exact::<i16>(at * 8)
+}
+
 /// `R9` = the slot of the socket; continues at `end` if its process is not known.
 fn write_socket(asm: &mut Assembler, sockets: &Table, end: Label) {
     let found = asm.label();
@@ -307,14 +316,39 @@ fn write_socket(asm: &mut Assembler, sockets: &Table, end: Label) {
     asm.store(Width::Double, Reg::R9, word_of(0, at::TIME), Reg::R0);
 }
 
+/// The process in the slot at `R9` to the stack. Continues at `end`, and counts a flow that is not noted, if another CPU
+/// writes the slot or has used it for another socket meanwhile. `R6` is its sequence number.
+fn write_copy(asm: &mut Assembler, flows: &Table, end: Label) {
+    let (busy, copied) = (asm.label(), asm.label());
+    // An exchange of 0 for 0 changes nothing, and is in order with what is loaded before and after it.
+    let read_sequence = |asm: &mut Assembler| {
+        asm.set(Reg::R0, 0);
+        asm.set(Reg::R1, 0);
+        asm.atomic_compare_exchange(Reg::R9, word_of(0, at::SEQUENCE), Reg::R1);
+    };
+    read_sequence(asm);
+    asm.set(Reg::R6, Reg::R0);
+    asm.alu64(Alu::And, Reg::R0, 1);
+    asm.jump_if(Condition::NotEqual, Reg::R0, 0, busy);
+    for (at, word) in COPIED.into_iter().enumerate() {
+        asm.load(Width::Double, Reg::R1, Reg::R9, word_of(0, word));
+        asm.store(Width::Double, Reg::R10, copy_of(at), Reg::R1);
+    }
+    asm.load(Width::Double, Reg::R3, Reg::R9, word_of(0, at::KEY));
+    read_sequence(asm);
+    asm.jump_if(Condition::NotEqual, Reg::R0, Reg::R6, busy);
+    asm.load(Width::Double, Reg::R2, Reg::R10, COOKIE);
+    asm.jump_if(Condition::Equal, Reg::R3, Reg::R2, copied);
+    asm.bind(busy);
+    write_count(asm, flows, BUSY);
+    asm.jump(end);
+    asm.bind(copied);
+}
+
 /// Locks the slot at `R8`, and writes key, cookie and time. `R6` is its sequence number before. Continues at `end` if
 /// another CPU has it.
 fn write_lock(asm: &mut Assembler, table: &Table, end: Label) {
-    let (try_it, busy, locked) = (asm.label(), asm.label(), asm.label());
-    // It replaces another one, unless the slot is the key's or was never used.
-    asm.jump_if(Condition::Equal, Reg::R7, 0, try_it);
-    write_count(asm, table, REPLACED);
-    asm.bind(try_it);
+    let (busy, locked, own) = (asm.label(), asm.label(), asm.label());
     asm.load(Width::Double, Reg::R6, Reg::R8, word_of(0, at::SEQUENCE));
     asm.set(Reg::R1, Reg::R6);
     asm.alu64(Alu::And, Reg::R1, 1);
@@ -328,6 +362,10 @@ fn write_lock(asm: &mut Assembler, table: &Table, end: Label) {
     write_count(asm, table, BUSY);
     asm.jump(end);
     asm.bind(locked);
+    // It replaces another one, unless the slot is the key's or was never used.
+    asm.jump_if(Condition::Equal, Reg::R7, 0, own);
+    write_count(asm, table, REPLACED);
+    asm.bind(own);
     for word in 0..KEY_WORDS {
         asm.load(
             Width::Double,

@@ -80,7 +80,9 @@ pub(crate) struct ExpireArgs {
 Each file with packets or flows of the host leaves the tables, and a copy without them takes its
 place, in the warehouse. Answers of DNS to others that name the host become NULL. Then all snapshots
 but the current one are removed, with the metadata that only they had. The proof has each file, the
-rows before and after, and the rows of the host that a scan of the tables finds afterwards.
+rows before and after, and the rows of the host that a scan of the tables finds afterwards. Texts in
+rows of other hosts stay, such as a PTR query, an HTTP host or a share that names the address: the
+proof counts these rows.
 
 The logs of the sensors keep the host's packets: the proof lists these files. Publishing these logs
 again does not bring the host back, but publishing files that were not in the tables yet may.
@@ -90,8 +92,8 @@ Example:
 
 Needs the Python package, which `make python` installs.
 
-Exit status: 0 if nothing of the tables has the host any more; 1 if something has, or after errors;
-2 if the command line is invalid.")]
+Exit status: 0 if no row has the host as an end, in its answers of DNS or in another text, and no
+older snapshot is left; 1 otherwise, or after errors; 2 if the command line is invalid.")]
 pub(crate) struct EraseArgs {
     /// Erase this host: an IPv4 or IPv6 address.
     #[arg(long, value_name = "ADDRESS")]

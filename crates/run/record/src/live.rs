@@ -103,6 +103,25 @@ struct Opened {
     processes: Option<Processes>,
 }
 
+/// Of which processes the sockets from before are not known, and why; `None` if of none.
+fn unseen(processes: &Processes) -> Option<String> {
+    let refused = processes.refused();
+    let (whose, why) = match processes.sees_all() {
+        false => (
+            "the sockets of other users' processes".to_owned(),
+            "CAP_SYS_PTRACE is needed",
+        ),
+        true if refused > 0 => (
+            format!("the sockets of {refused} processes"),
+            "a filter of system calls may refuse pidfd_getfd",
+        ),
+        true => return None,
+    };
+    Some(format!(
+        "--processes: {whose} may not be looked at, so their packets have no process until they create others: {why}"
+    ))
+}
+
 impl Opened {
     /// Opens everything that needs privileges, and drops them.
     fn new(setup: &Arc<Setup>, spec: &InterfaceSpec, workers: u16) -> Result<Self> {
@@ -114,15 +133,8 @@ impl Opened {
         let processes = spec.processes.then(Processes::open).transpose();
         let processes =
             processes.map_err(|error| RoleError::Refused(format!("--processes: {error}")))?;
-        if let Some(refused) = processes
-            .as_ref()
-            .map(Processes::refused)
-            .filter(|&count| count > 0)
-        {
-            tell(&Notice::warning(format!(
-                "--processes: the sockets of {refused} processes may not be looked at, so their packets have no process \
-                 until they create others: CAP_SYS_PTRACE is needed"
-            )));
+        if let Some(unseen) = processes.as_ref().and_then(unseen) {
+            tell(&Notice::warning(unseen));
         }
         let (lives, opener) = open(setup, spec, workers)?;
         let before = DropCounts::now(setup.spec.interface_names());

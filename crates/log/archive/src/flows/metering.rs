@@ -23,8 +23,8 @@ use crate::flows::{FlowColumn, FlowRow, values};
 use crate::run::pending::{NOT_IP, headers_of, hides_addresses};
 use clock::Clock;
 
-/// Flows at a time. One takes some 700 bytes, so 180 MiB at most, and up to 5 KiB of names, so 1.3 GiB
-/// at most.
+/// Flows at a time. One takes some 700 bytes, so 180 MiB at most, and up to 8 KiB of names and processes, so 2 GiB at
+/// most.
 const FLOWS_MAX: usize = 1 << 18;
 /// A packet's class, where too many classes have been seen: as one without a class.
 const NO_CLASS: u8 = u8::MAX;
@@ -109,9 +109,9 @@ impl Entry {
 
 /// Makes flow records of the packets of a recording.
 ///
-/// Memory: 262,144 flows, some 180 MiB, and a table of fragments; and names in their payloads, at most
-/// 1.3 GiB, if they are all as long as can be ([`without_names`](Self::without_names)). With more flows at
-/// a time, the one whose last packet is the oldest ends, for lack of resources.
+/// Memory: 262,144 flows ([`FLOWS_MAX`](Self::FLOWS_MAX); fewer with [`at_most`](Self::at_most)), some 180 MiB, and a table of fragments;
+/// and names in their payloads and processes, at most 2 GiB, if they are all as long as can be
+/// ([`without_names`](Self::without_names)). With more flows at a time, the one whose last packet is the oldest ends, for lack of resources.
 pub struct Metering {
     timeouts: Timeouts,
     recording: u32,
@@ -148,6 +148,9 @@ impl std::fmt::Debug for Metering {
 pub type TakeRecord<'a, E> = dyn FnMut(Vec<Value>) -> Result<(), E> + 'a;
 
 impl Metering {
+    /// Flows at a time, unless there are to be fewer.
+    pub const FLOWS_MAX: usize = FLOWS_MAX;
+
     /// Meters the packets of a recording; `hash_seed` keys fingerprints.
     #[must_use]
     pub fn new(timeouts: Timeouts, recording: u32, hash_seed: [u64; 2]) -> Self {
@@ -168,6 +171,13 @@ impl Metering {
             flows_max: FLOWS_MAX,
             crowded_out: 0,
         }
+    }
+
+    /// Has at most this number of flows at a time, and at least one.
+    #[must_use]
+    pub fn at_most(mut self, flows_max: usize) -> Self {
+        self.flows_max = flows_max.clamp(1, FLOWS_MAX);
+        self
     }
 
     /// Does not look for names in payloads, for formats that have none, such as IPFIX: their columns

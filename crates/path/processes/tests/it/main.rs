@@ -325,3 +325,32 @@ fn the_oldest_connections_are_forgotten() {
         assert!(processes.forgotten() >= 40_000 - 32_768);
     });
 }
+
+/// Whether the kernel lets this process look at all others: `setpriv` runs the test again without the right.
+#[test]
+fn a_process_without_the_right_to_look_at_others_is_told_so() {
+    if !may_use_kernel("processes of other users") {
+        return;
+    }
+    let without = "STRATA_TEST_WITHOUT_PTRACE";
+    let status = fs::read_to_string("/proc/self/status").unwrap();
+    let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    let effective = u64::from_str_radix(effective.unwrap().trim(), 16).unwrap();
+    // CAP_SYS_PTRACE has the number 19 (linux/capability.h).
+    let may = effective & (1 << 19) != 0;
+    assert_eq!(Processes::open().unwrap().sees_all(), may);
+    if std::env::var_os(without).is_some() {
+        assert!(!may);
+        return;
+    }
+    let status = Command::new("setpriv")
+        .args(["--bounding-set", "-sys_ptrace", "--inh-caps", "-sys_ptrace"])
+        .arg(std::env::current_exe().unwrap())
+        .args([
+            "--exact",
+            "a_process_without_the_right_to_look_at_others_is_told_so",
+        ])
+        .env(without, "1")
+        .status();
+    assert!(status.unwrap().success());
+}

@@ -1,10 +1,10 @@
 //! The files of a directory as one sequence of datagrams: what `gpv run -w` leaves there with -G or -C, by one run or
 //! by several.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
-use std::io::{BufReader, ErrorKind, Read};
+use std::io::{self, BufReader, ErrorKind, Read, Seek as _, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -22,20 +22,33 @@ const AT_ONCE: usize = 1024;
 /// Bytes by which files are told apart: up to the start time of the first vector, in either form.
 const FIRST_LEN: usize = 32;
 
-/// The files of a directory, one after the other. Memory: a name for each file, and a datagram.
+/// The files of a directory, one after the other. Memory: two names for each file, and a datagram.
 pub(super) struct Directory {
     path: PathBuf,
     form: Form,
     is_live: bool,
-    /// The files that were found, and how they begin: one of the same name that begins otherwise has replaced it.
-    begun: HashMap<OsString, Vec<u8>>,
+    /// The files of the directory that were found, by name.
+    known: HashMap<OsString, Known>,
     waiting: VecDeque<PathBuf>,
     open: Option<Open>,
+}
+
+/// A file that was found.
+struct Known {
+    /// How it begins: one of the same name that begins otherwise has replaced it.
+    begin: Vec<u8>,
+    /// Where reading goes on: behind the last whole datagram that was read.
+    at: u64,
+    /// Its length when it was left, bytes: a longer one has grown since.
+    len: u64,
 }
 
 /// The file that is read.
 struct Open {
     name: String,
+    path: PathBuf,
+    /// Its first bytes when it was opened.
+    begin: Vec<u8>,
     file: BufReader<File>,
     /// Where the datagram in `bytes` begins.
     at: u64,
@@ -44,15 +57,28 @@ struct Open {
 }
 
 impl Open {
-    fn new(path: &Path) -> Result<Self> {
+    /// Opens a file, to go on where the one that is known under its name was left; `None` if it was removed.
+    fn new(path: PathBuf, known: Option<&Known>) -> Result<Option<Self>> {
         let name = path.display().to_string();
-        let file = File::open(path).at_with(|| format!("{name}: cannot read"))?;
-        Ok(Self {
+        let cannot = || format!("{name}: cannot read");
+        let mut file = match File::open(&path) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+            other => other.at_with(cannot)?,
+        };
+        let begin = first_bytes(&mut file).at_with(cannot)?;
+        let at = match known {
+            Some(known) if is_same(&known.begin, &begin) => known.at,
+            _ => 0,
+        };
+        file.seek(SeekFrom::Start(at)).at_with(cannot)?;
+        Ok(Some(Self {
             name,
+            path,
+            begin,
             file: BufReader::new(file),
-            at: 0,
+            at,
             bytes: Vec::new(),
-        })
+        }))
     }
 
     /// Goes on with the datagram; whether it is whole.
@@ -105,7 +131,7 @@ impl Directory {
             path: path.to_owned(),
             form,
             is_live,
-            begun: HashMap::new(),
+            known: HashMap::new(),
             waiting: VecDeque::new(),
             open: None,
         };
@@ -119,36 +145,72 @@ impl Directory {
         Ok(directory)
     }
 
-    /// Finds files that are new, in their order.
+    /// Finds files that are new or have grown since they were left, in their order, when none waits. Forgets those that
+    /// were removed.
     fn look(&mut self) -> Result<()> {
-        let mut found = Vec::new();
+        let (mut found, mut listed) = (Vec::new(), HashSet::new());
         for path in files(&self.path)? {
             let Some(name) = path.file_name() else {
                 continue;
             };
-            let begin = beginning(&path)?;
+            listed.insert(name.to_owned());
+            let (begin, len) = beginning(&path)?;
             if self.is_live && begin.len() < self.form.header_len() {
                 // Its writer may not have written the first datagram yet.
                 continue;
             }
-            if self.begun.get(name) != Some(&begin) {
-                found.push((Order::of(&path, self.form, &begin), path.clone()));
-                self.begun.insert(name.to_owned(), begin);
+            let is_open = self.open.as_ref().is_some_and(|open| open.path == path);
+            match self.known.get(name) {
+                Some(known) if is_same(&known.begin, &begin) => {
+                    if is_open || len <= known.len {
+                        continue;
+                    }
+                }
+                _ => {
+                    let (at, begin) = (0, begin.clone());
+                    let known = Known { begin, at, len };
+                    self.known.insert(name.to_owned(), known);
+                }
             }
+            found.push((Order::of(&path, self.form, &begin), path));
         }
+        self.known.retain(|name, _| listed.contains(name));
         found.sort_unstable();
         self.waiting.extend(found.into_iter().map(|(_, path)| path));
         Ok(())
     }
 
-    /// Gives the next datagram; false if there is none for now.
+    /// Opens the next file, if there is one.
+    fn open_next(&mut self, take: &mut dyn FnMut(&[u8]) -> bool) -> Result<Step> {
+        let Some(path) = self.waiting.pop_front() else {
+            return Ok(Step::Nothing);
+        };
+        let name = path.file_name().map(OsStr::to_owned).unwrap_or_default();
+        let opened = Open::new(path.clone(), self.known.get(&name))?;
+        let Some(open) = opened else {
+            self.known.remove(&name);
+            if !self.is_live {
+                let removed = io::Error::from(ErrorKind::NotFound);
+                return Err(removed).at_with(|| format!("{}: cannot read", path.display()));
+            }
+            // Counted as a datagram that cannot be read: a rotation has removed the file before it was read.
+            take(&[]);
+            return Ok(Step::On);
+        };
+        let known = Known {
+            begin: open.begin.clone(),
+            at: open.at,
+            len: open.at,
+        };
+        self.known.insert(name, known);
+        self.open = Some(open);
+        Ok(Step::On)
+    }
+
+    /// Gives the next datagram, if there is one.
     fn step(&mut self, take: &mut dyn FnMut(&[u8]) -> bool) -> Result<Step> {
         let Some(open) = &mut self.open else {
-            let Some(path) = self.waiting.pop_front() else {
-                return Ok(Step::Nothing);
-            };
-            self.open = Some(Open::new(&path)?);
-            return Ok(Step::On);
+            return self.open_next(take);
         };
         if open.fill(self.form)? {
             open.check(self.form)?;
@@ -174,6 +236,9 @@ impl Directory {
         let Some(open) = self.open.take() else {
             return Ok(Step::On);
         };
+        if self.is_live && self.leave(&open) {
+            return Ok(Step::On);
+        }
         if open.at == 0 && open.bytes.is_empty() && self.form == Form::Strata {
             return Err(VectorError::Empty(open.name));
         }
@@ -186,6 +251,21 @@ impl Directory {
             take(&open.bytes);
         }
         Ok(Step::On)
+    }
+
+    /// Notes where the file was left, to go on there once it has grown. False if the datagram there will stay cut: the
+    /// file was replaced or removed, or its writer has begun another one.
+    fn leave(&mut self, open: &Open) -> bool {
+        let name = open.path.file_name().unwrap_or_default();
+        let known = self.known.get_mut(name);
+        let Some(known) = known.filter(|known| is_same(&known.begin, &open.begin)) else {
+            return false;
+        };
+        known.at = open.at;
+        known.len = open.at.saturating_add(open.bytes.len() as u64);
+        let own = Order::of(&open.path, self.form, &open.begin).name;
+        let mut others = self.waiting.iter().filter(|path| **path != open.path);
+        open.bytes.is_empty() || !others.any(|path| Order::of(path, self.form, &[]).name == own)
     }
 }
 
@@ -248,19 +328,29 @@ pub(super) fn files(dir: &Path) -> Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// The first bytes of a file: those of a datagram's header and more, if it has as many. A file that was removed meanwhile
-/// has none.
-fn beginning(path: &Path) -> Result<Vec<u8>> {
+/// The first bytes of a file, those of a datagram's header and more, if it has as many; and its length. A file that was
+/// removed meanwhile has none.
+fn beginning(path: &Path) -> Result<(Vec<u8>, u64)> {
     let cannot = || format!("{}: cannot read", path.display());
-    let file = match File::open(path) {
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+    let mut file = match File::open(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok((Vec::new(), 0)),
         other => other.at_with(cannot)?,
     };
+    let begin = first_bytes(&mut file).at_with(cannot)?;
+    Ok((begin, file.metadata().at_with(cannot)?.len()))
+}
+
+fn first_bytes(file: &mut File) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::with_capacity(FIRST_LEN);
-    file.take(FIRST_LEN as u64)
-        .read_to_end(&mut bytes)
-        .at_with(cannot)?;
+    file.by_ref()
+        .take(FIRST_LEN as u64)
+        .read_to_end(&mut bytes)?;
     Ok(bytes)
+}
+
+/// Whether two beginnings are of one file: it may have grown in between.
+fn is_same(one: &[u8], other: &[u8]) -> bool {
+    one.starts_with(other) || other.starts_with(one)
 }
 
 /// The order of files: by name without the number of a rotation, then by the number of the first vector, which also
@@ -292,5 +382,94 @@ impl Order {
             first_seq,
             number: number.map_or(0, |number: u64| number.saturating_add(1)),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+
+    use super::*;
+
+    /// A datagram of the paper's form, which is told by its first byte.
+    fn datagram(number: u8) -> Vec<u8> {
+        let mut bytes = vec![number; Form::Paper.header_len()];
+        (bytes[14], bytes[15]) = (0, 1);
+        bytes.extend([number; 4]);
+        bytes
+    }
+
+    fn append(path: &Path, bytes: &[u8]) {
+        let mut options = File::options();
+        let file = options.append(true).create(true).open(path);
+        file.unwrap().write_all(bytes).unwrap();
+    }
+
+    /// The first bytes of the datagrams that there are now, and `None` for each that is cut.
+    fn now(directory: &mut Directory) -> Vec<Option<u8>> {
+        let mut found = Vec::new();
+        for _ in 0..3 {
+            let mut take = |bytes: &[u8]| {
+                let is_whole = bytes.len() == datagram(0).len();
+                found.push(is_whole.then(|| bytes[0]));
+                true
+            };
+            assert!(directory.read(Duration::ZERO, &mut take).unwrap());
+        }
+        found
+    }
+
+    fn live(folder: &Path) -> Directory {
+        Directory::open(folder, Form::Paper, true).unwrap()
+    }
+
+    #[test]
+    fn files_that_grow_side_by_side_are_all_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let [one, two] = ["one.gpv", "two.gpv"].map(|name| folder.path().join(name));
+        append(&one, &datagram(1));
+        append(&two, &datagram(2));
+        let mut directory = live(folder.path());
+        assert_eq!(now(&mut directory), [Some(1), Some(2)]);
+        append(&one, &datagram(3));
+        assert_eq!(now(&mut directory), [Some(3)]);
+        // A datagram is written in two parts, while the other file grows.
+        let cut = datagram(4);
+        append(&one, &cut[..9]);
+        append(&two, &datagram(5));
+        assert_eq!(now(&mut directory), [Some(5)]);
+        append(&one, &cut[9..]);
+        assert_eq!(now(&mut directory), [Some(4)]);
+        assert_eq!(now(&mut directory), []);
+    }
+
+    #[test]
+    fn the_last_datagram_of_a_rotated_file_is_counted_if_it_is_cut() {
+        let folder = tempfile::tempdir().unwrap();
+        let [first, next] = ["v.0.gpv", "v.1.gpv"].map(|name| folder.path().join(name));
+        append(&first, &datagram(1));
+        append(&first, &datagram(2)[..9]);
+        let mut directory = live(folder.path());
+        assert_eq!(now(&mut directory), [Some(1)]);
+        append(&next, &datagram(3));
+        assert_eq!(now(&mut directory), [None, Some(3)]);
+        assert_eq!(now(&mut directory), []);
+    }
+
+    #[test]
+    fn a_file_that_is_replaced_or_removed_while_it_waits_is_read_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let [one, two] = ["one.gpv", "two.gpv"].map(|name| folder.path().join(name));
+        append(&one, &datagram(1));
+        append(&two, &datagram(2));
+        let mut directory = live(folder.path());
+        fs::remove_file(&one).unwrap();
+        fs::write(&two, datagram(3)).unwrap();
+        assert_eq!(now(&mut directory), [None, Some(3)]);
+        assert_eq!(now(&mut directory), []);
+        assert_eq!(directory.known.len(), 1);
+        // Another one of the same name.
+        append(&one, &datagram(4));
+        assert_eq!(now(&mut directory), [Some(4)]);
     }
 }

@@ -197,7 +197,7 @@ fn sums_close_do_not_close_or_are_unknown() {
         to["doubts"][0]
             .as_str()
             .unwrap()
-            .ends_with("in no sum: web-1"),
+            .ends_with("are not in the sums: web-1"),
         "{to}"
     );
 }

@@ -291,6 +291,8 @@ impl Logs {
         }
         let options = FlowOptions {
             memory_bytes: WAITING_BYTES / self.logs.len(),
+            // All logs together have as many as a single one: their memory does not grow with their number.
+            flows_max: options.flows_max / self.logs.len(),
             ..*options
         };
         thread::scope(|scope| {

@@ -1,10 +1,15 @@
 //! Files of names: the options of all commands that read logs.
 
+use std::env;
 use std::path::PathBuf;
 
 use anyhow::Result;
-use strata_control::config::{Config, NamesConfig};
+use strata_control::config::{ConfigError, NamesConfig};
 use strata_networks::Names;
+use tracing::warn;
+
+/// Names the configuration file for all commands.
+const CONFIG: &str = "STRATA_CONFIG";
 
 /// Files in which names are found.
 #[derive(Debug, clap::Args)]
@@ -24,7 +29,7 @@ pub struct NameFiles {
 
     /// Use the files that [names] in this configuration file (TOML) lists, unless --names or --mmdb
     /// gives others of their kind.
-    #[arg(long, value_name = "FILE", env = "STRATA_CONFIG")]
+    #[arg(long, value_name = "FILE", env = CONFIG)]
     pub config: Option<PathBuf>,
 }
 
@@ -33,19 +38,26 @@ impl NameFiles {
     ///
     /// # Errors
     ///
-    /// If the configuration file cannot be read or understood.
+    /// If the configuration file cannot be read or understood, unless the environment names it.
     pub fn files(&self) -> Result<Vec<PathBuf>> {
-        let found = self.found()?;
+        let mut config = self.config.clone();
+        let found = self.found(|_| config = None)?;
         let files = found.files.into_iter().chain(found.mmdb);
-        Ok(files.chain(self.config.clone()).collect())
+        Ok(files.chain(config).collect())
     }
 
-    /// The files of the options, or else of the configuration file.
-    fn found(&self) -> Result<NamesConfig> {
+    /// The files of the options, or else of the configuration file. The environment may name a file for `strata record`
+    /// which this user cannot read: `warned` hears of it.
+    fn found(&self, warned: impl FnOnce(ConfigError)) -> Result<NamesConfig> {
         let is_needed = self.names.is_empty() || self.mmdb.is_empty();
-        let mut found = match &self.config {
-            Some(path) if is_needed => Config::read(path)?.names,
-            _ => NamesConfig::default(),
+        let read = self.config.as_deref().filter(|_| is_needed);
+        let mut found = match read.map(NamesConfig::read).transpose() {
+            Ok(found) => found.unwrap_or_default(),
+            Err(problem) if self.is_of_environment() => {
+                warned(problem);
+                NamesConfig::default()
+            }
+            Err(problem) => return Err(problem.into()),
         };
         if !self.names.is_empty() {
             found.files.clone_from(&self.names);
@@ -54,6 +66,11 @@ impl NameFiles {
             found.mmdb.clone_from(&self.mmdb);
         }
         Ok(found)
+    }
+
+    fn is_of_environment(&self) -> bool {
+        let config = self.config.as_ref().map(|path| path.as_os_str());
+        config.is_some_and(|path| env::var_os(CONFIG).is_some_and(|named| named == path))
     }
 
     /// The first of --names and --mmdb that is given.
@@ -70,9 +87,10 @@ impl NameFiles {
     ///
     /// # Errors
     ///
-    /// If one, or the configuration file, cannot be read or understood; with its line, if it has lines.
+    /// If one, or the configuration file, cannot be read or understood; with its line, if it has lines. If the environment
+    /// names the configuration file, this is a warning.
     pub fn read(&self) -> Result<Names> {
-        let found = self.found()?;
+        let found = self.found(|problem| warn!("{CONFIG}: {problem}; its [names] are not used"))?;
         Ok(Names::read(&found.files, &found.mmdb)?)
     }
 }

@@ -69,8 +69,7 @@ fn told(values: &[Value]) -> Told {
 type Sent = (u64, u8, bool, u8);
 
 fn metered(timeouts: Timeouts, flows_max: usize, sent: &[Sent]) -> (Vec<Told>, u64) {
-    let mut metering = Metering::new(timeouts, 0, [1, 2]);
-    metering.flows_max = flows_max;
+    let mut metering = Metering::new(timeouts, 0, [1, 2]).at_most(flows_max);
     let mut records = Vec::new();
     let mut take = |values: Vec<Value>| -> Result<(), Infallible> {
         records.push(told(&values));
