@@ -12,9 +12,9 @@ use serde_json::{Map, Value, json};
 use strata_wire::FlowKey;
 
 use crate::chosen::Span;
-use crate::error::{ClassError, LineError};
+use crate::error::LineError;
 use crate::flows::{SLACK_NS, address, texts_of, zeek_flow};
-use crate::label::{Classes, same_class};
+use crate::label::{ClassError, Classes, same_class};
 
 /// Times in the file are rounded by less than this.
 const ROUNDED_NS: i128 = 2_000;

@@ -3,10 +3,36 @@
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
-use crate::error::ClassError;
-
 /// Maximum characters of a class's name, as in model files.
 const NAME_MAX: usize = 64;
+
+/// Why a label cannot be a class.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ClassError {
+    /// It has letters or digits of other scripts.
+    #[error(
+        "label '{0}' has letters or digits that the name of a class cannot have: use only A to Z, \
+         a to z, 0 to 9, - and _"
+    )]
+    Letters(String),
+    /// It has neither letters nor digits.
+    #[error("label '{0}' has no letter or digit that the name of a class could have")]
+    NoName(String),
+    /// Another label became the same class.
+    #[error(
+        "labels '{label}' and '{before}' would both be the class '{class}': change one of them, or \
+         write both alike"
+    )]
+    Taken {
+        /// As written.
+        label: String,
+        /// The name of its class.
+        class: String,
+        /// The other label.
+        before: String,
+    },
+}
 
 /// What one packet is.
 #[derive(Clone, Debug, PartialEq, Eq)]

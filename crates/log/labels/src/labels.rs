@@ -5,11 +5,11 @@ use std::io::{BufRead, Cursor, Read};
 use strata_wire::Headers;
 
 use crate::cells::Columns;
-use crate::error::{ClassError, ContentError, LabelError, Problem, UsageError};
+use crate::error::{ContentError, LabelError, Problem, UsageError};
 use crate::flows::FlowLabels;
 use crate::frames::Frames;
 use crate::ids::{self, Format, Ids, Said};
-use crate::label::{Classes, Label};
+use crate::label::{ClassError, Classes, Label};
 use crate::rules::{self, Rule};
 
 /// What tells the format of a file is within this many bytes.

@@ -488,9 +488,7 @@ impl Part<'_> {
             _ => {
                 let header = COOKED_LEN + if self.tagged { TAG_LEN } else { 0 };
                 let Some(at) = at.checked_sub(header) else {
-                    return refuse(
-                        "it tests bytes of the cooked link-layer header that the kernel does not show",
-                    );
+                    return refuse("it tests the cooked link-layer header, which the kernel hides");
                 };
                 self.asm.load_packet(kernel_width(width), imm(at));
             }

@@ -77,6 +77,26 @@ pub enum ProcessesError {
     Random(String),
 }
 
+/// Packets of TCP and UDP by what is known of their processes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ProcessCounts {
+    /// One process at least is known.
+    pub known: u64,
+    /// None is: of other hosts only, or not found.
+    pub unknown: u64,
+}
+
+impl ProcessCounts {
+    /// The sum of two.
+    #[must_use]
+    pub fn plus(self, other: Self) -> Self {
+        Self {
+            known: self.known.saturating_add(other.known),
+            unknown: self.unknown.saturating_add(other.unknown),
+        }
+    }
+}
+
 /// What the kernel tells of processes, as long as it is open. Clones share it.
 ///
 /// Memory: 6 MiB, for 32,768 sockets, and as many connections and pairs of UDP endpoints. When there are more, the one

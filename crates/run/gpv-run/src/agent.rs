@@ -2,6 +2,7 @@
 //! records of longer intervals (`reader`). A [`VectorReader`] also works in another role's thread, and gives it the
 //! records.
 
+mod budget;
 mod datagrams;
 mod directory;
 mod inbox;

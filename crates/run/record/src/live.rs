@@ -26,7 +26,7 @@ use strata_control::api::Server;
 use strata_control::{Controller, NetworkObserved, ReceiveStatus};
 use strata_filter::Filter;
 use strata_flow_export::Sending;
-use strata_processes::Processes;
+use strata_processes::{ProcessCounts, Processes};
 use strata_role::sandbox::give_up;
 use strata_role::{Handle, Notice, RoleError};
 use strata_sandbox::{SocketFile, User};
@@ -361,7 +361,10 @@ impl Supervisor {
         let outcomes = outcomes?;
         if let Some(processes) = &self.processes {
             let notice = Notice::from(RecordNotice::Processes(
-                processes::sum(outcomes.iter().filter_map(|outcome| outcome.processes)),
+                outcomes
+                    .iter()
+                    .filter_map(|outcome| outcome.processes)
+                    .fold(ProcessCounts::default(), ProcessCounts::plus),
                 processes.forgotten(),
             ));
             (self.setup.tell)(&notice);

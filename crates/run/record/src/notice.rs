@@ -9,12 +9,12 @@ use strata_capture::live::{Exclusivity, Way};
 use strata_control::Event;
 use strata_exporter::Destination;
 use strata_policy::DetailBudget;
+use strata_processes::ProcessCounts;
 use strata_role::{Level, Notice};
 use strata_store::DiskReport;
 use strata_wire::{Printable, count_of, grouped};
 
 use crate::error::RecordError;
-use crate::live::processes::ProcessCounts;
 
 /// A message to the user of a recording. Displayed as a sentence, in which parts that may come from
 /// outside are made printable.

@@ -8,12 +8,12 @@ use strata_classify::{Drift, DriftReport};
 use strata_control::{ExportStatus, FlowsStatus, ReportStatus};
 use strata_pipeline::Worker;
 use strata_policy::WorkerCounts;
+use strata_processes::ProcessCounts;
 use strata_role::{Notice, Tell};
 use strata_store::{Disk as _, ENDED_EARLY, RealDisk, drift_name, seal_drift};
 use strata_wire::{DropReason, LinkType, Summed as _};
 
 use crate::error::{At as _, RecordError, Result};
-use crate::live::processes::ProcessCounts;
 use crate::notice::RecordNotice;
 use crate::setup::Setup;
 use crate::setup::destination::{Closed, Recording};

@@ -85,10 +85,12 @@ impl ConfigError {
                 let said = source.to_string();
                 let place = said.lines().next().and_then(|line| {
                     let place = line.strip_prefix("TOML parse error at ")?;
-                    place.starts_with("line ").then(|| format!("{place}: "))
+                    place.starts_with("line ").then_some(place)
                 });
-                let place = place.unwrap_or_default();
-                format!("{place}not TOML, or a value of the wrong type")
+                match place {
+                    Some(place) => format!("{place}: not TOML, or a value of the wrong type"),
+                    None => String::from("not TOML, or a value of the wrong type"),
+                }
             }
             Self::UnknownKey { suggestion, .. } => {
                 format!("an unknown key{}", suggest(suggestion.as_deref()))

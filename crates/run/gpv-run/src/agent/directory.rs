@@ -21,6 +21,7 @@ const FILES_MAX: usize = 16_384;
 const AT_ONCE: usize = 1024;
 /// Bytes by which files are told apart: up to the start time of the first vector, in either form.
 const FIRST_LEN: usize = 32;
+const NAMED: &str = "files of a directory have names";
 
 /// The files of a directory, one after the other. Memory: two names for each file, and a datagram.
 pub(super) struct Directory {
@@ -185,7 +186,7 @@ impl Directory {
         let Some(path) = self.waiting.pop_front() else {
             return Ok(Step::Nothing);
         };
-        let name = path.file_name().map(OsStr::to_owned).unwrap_or_default();
+        let name = path.file_name().expect(NAMED).to_owned();
         let opened = Open::new(path.clone(), self.known.get(&name))?;
         let Some(open) = opened else {
             self.known.remove(&name);
@@ -256,7 +257,7 @@ impl Directory {
     /// Notes where the file was left, to go on there once it has grown. False if the datagram there will stay cut: the
     /// file was replaced or removed, or its writer has begun another one.
     fn leave(&mut self, open: &Open) -> bool {
-        let name = open.path.file_name().unwrap_or_default();
+        let name = open.path.file_name().expect(NAMED);
         let known = self.known.get_mut(name);
         let Some(known) = known.filter(|known| is_same(&known.begin, &open.begin)) else {
             return false;

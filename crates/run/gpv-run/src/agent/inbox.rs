@@ -16,6 +16,7 @@ use strata_gpv::format::datagram::Datagram;
 use strata_gpv::format::paper::{self, PaperTuple};
 use strata_gpv::{Basic, Column, Columns, Full, Parameters, Sequenced, Tuple as _, Vector};
 
+use super::budget::Budget;
 use crate::form::Form;
 
 /// Datagrams of a sender that wait for one that is missing.
@@ -29,10 +30,6 @@ const JOIN_AT: u64 = 4096;
 const AHEAD_MAX: u64 = 1 << 32;
 /// Vectors of a sender of datagrams that may be lost in a row: a larger gap is a jump.
 const GAP_MAX: u64 = 1 << 20;
-/// Headers of IPv4 and UDP, which a datagram has both ways; those of IPv6 are longer both ways.
-const HEADERS_LEN: u64 = 28;
-/// A cache that is not heard gets at most this number of requests.
-const REQUESTS_MAX: u8 = 3;
 /// Slots of a cache that are known at most, 8 bytes each.
 const SLOTS_MAX: u32 = 1 << 20;
 
@@ -136,46 +133,6 @@ struct Heard {
     /// By the time since the inbox began.
     idle: Option<IdleSlots>,
     budget: Budget,
-}
-
-/// What may be sent to where a cache seems to be: its address may be forged, and its owner must not get
-/// more than the forger has sent.
-#[derive(Clone, Copy, Debug, Default)]
-struct Budget {
-    /// Bytes that came, and those that were sent, with their headers.
-    came: u64,
-    sent: u64,
-    /// Rounds of requests since it was heard.
-    rounds: u8,
-}
-
-impl Budget {
-    /// A datagram came.
-    fn earn(&mut self, bytes: &[u8]) {
-        self.came = self.came.saturating_add(with_headers(bytes));
-        self.rounds = 0;
-    }
-
-    /// Whether a round of requests may begin.
-    fn begins(&mut self) -> bool {
-        let may = self.rounds < REQUESTS_MAX;
-        self.rounds = self.rounds.saturating_add(1);
-        may
-    }
-
-    /// Whether this may be sent; then it is counted as sent.
-    fn spend(&mut self, bytes: &[u8]) -> bool {
-        let sent = self.sent.saturating_add(with_headers(bytes));
-        let may = sent <= self.came;
-        if may {
-            self.sent = sent;
-        }
-        may
-    }
-}
-
-fn with_headers(bytes: &[u8]) -> u64 {
-    HEADERS_LEN.saturating_add(bytes.len() as u64)
 }
 
 impl Heard {

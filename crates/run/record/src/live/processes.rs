@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use strata_capture::live::RingBatch;
 use strata_capture::{PacketRef, Packets as _};
-use strata_processes::{Processes, Side, push_comment};
+use strata_processes::{ProcessCounts, Processes, Side, push_comment};
 use strata_wire::{LinkType, Meta};
 
 /// Adds processes to the packets of a worker.
@@ -16,23 +16,6 @@ pub(super) struct Annotator {
     options: Vec<u8>,
     places: Vec<Range<usize>>,
     pub(super) counts: ProcessCounts,
-}
-
-/// Packets of TCP and UDP by what is known of their processes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct ProcessCounts {
-    /// One process at least is known.
-    pub(crate) known: u64,
-    /// None is: of other hosts only, or not found.
-    pub(crate) unknown: u64,
-}
-
-/// Those of all workers.
-pub(super) fn sum(counts: impl Iterator<Item = ProcessCounts>) -> ProcessCounts {
-    counts.fold(ProcessCounts::default(), |sum, one| ProcessCounts {
-        known: sum.known.saturating_add(one.known),
-        unknown: sum.unknown.saturating_add(one.unknown),
-    })
 }
 
 impl Annotator {

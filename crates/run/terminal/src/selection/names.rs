@@ -52,7 +52,8 @@ impl NameFiles {
         let is_needed = self.names.is_empty() || self.mmdb.is_empty();
         let read = self.config.as_deref().filter(|_| is_needed);
         let mut found = match read.map(NamesConfig::read).transpose() {
-            Ok(found) => found.unwrap_or_default(),
+            Ok(Some(found)) => found,
+            Ok(None) => NamesConfig::default(),
             Err(problem) if self.is_of_environment() => {
                 warned(problem);
                 NamesConfig::default()

@@ -81,7 +81,10 @@ impl<R> Lz4<R> {
 impl<R: BufRead> Read for Lz4<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         loop {
-            let left = self.plain.get(self.given..).unwrap_or_default();
+            let left = self
+                .plain
+                .get(self.given..)
+                .expect("what was given is part of what was decoded");
             if !left.is_empty() || buffer.is_empty() {
                 let len = left.len().min(buffer.len());
                 buffer[..len].copy_from_slice(&left[..len]);
