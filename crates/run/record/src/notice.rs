@@ -191,23 +191,7 @@ impl fmt::Display for RecordNotice {
                 "--exclusive: packets that pass the filter on {} are taken away from this host",
                 names.join(", ")
             ),
-            // Worded as an event that somebody asked for, which it is in the log.
-            Self::Decided(way) => {
-                let name = Printable(&way.interface);
-                match &way.exclusive {
-                    Exclusivity::No(why) => write!(
-                        f,
-                        "{name}: shared with this host, through AF_PACKET: {}",
-                        Printable(why)
-                    ),
-                    _ => write!(
-                        f,
-                        "{name}: packets that pass the filter are taken away from this host, \
-                         where nothing else uses it"
-                    ),
-                }?;
-                f.write_str(" (by --exclusive=auto)")
-            }
+            Self::Decided(way) => decided(f, way),
             Self::NotReopened(error) => {
                 let error = error.chain();
                 let error = Printable(&error);
@@ -269,4 +253,21 @@ impl fmt::Display for RecordNotice {
             ),
         }
     }
+}
+
+/// How `--exclusive=auto` decided. Worded as an event that somebody asked for, which it is in the log.
+fn decided(f: &mut fmt::Formatter<'_>, way: &Way) -> fmt::Result {
+    let name = Printable(&way.interface);
+    match &way.exclusive {
+        Exclusivity::No(why) => write!(
+            f,
+            "{name}: shared with this host, through AF_PACKET: {}",
+            Printable(why)
+        ),
+        _ => write!(
+            f,
+            "{name}: packets that pass the filter are taken away from this host, where nothing else uses it"
+        ),
+    }?;
+    f.write_str(" (by --exclusive=auto)")
 }

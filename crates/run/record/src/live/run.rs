@@ -42,10 +42,11 @@ pub(super) fn run_live(
             if let Some(share) = shares.as_mut().and_then(|shares| shares.at(first)) {
                 worker.captured(share);
             }
-            Ok(match processes {
+            match processes {
                 None => worker.batch(batch)?,
                 Some(processes) => worker.batch(&*processes.annotate(batch))?,
-            })
+            }
+            Ok(())
         };
         loop {
             match live.advance()? {
