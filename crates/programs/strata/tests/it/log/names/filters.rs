@@ -344,20 +344,20 @@ fn names_are_refused_where_there_is_no_filter() {
     let asked: [(&[&str], &str); 5] = [
         (
             &["--running", "packet-counts-per-source"],
-            "running recording takes none",
+            "running recording takes no filter",
         ),
         (
             &["--vectors", "-", "packet-counts-per-source"],
-            "--vectors takes none",
+            "--vectors takes no filter",
         ),
-        (&["--list"], "--list takes none"),
+        (&["--list"], "--list takes no filter"),
         (
             &["--running", "--installed"],
-            "running recording takes none",
+            "running recording takes no filter",
         ),
         (
             &["--running", "--remove", "x"],
-            "running recording takes none",
+            "running recording takes no filter",
         ),
     ];
     for (words, why) in asked {
