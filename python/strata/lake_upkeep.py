@@ -244,7 +244,7 @@ def expire_snapshots(table: Table, before_s: float | None) -> tuple[int, int]:
         table = table.refresh()
         until_s = before_s
         if until_s is None:
-            # Whatever the clocks of the sensors say.
+            # The clocks of the sensors may differ.
             newest_ms = max((one.timestamp_ms for one in table.snapshots()), default=0)
             until_s = newest_ms / MS_PER_S + 1
         then = datetime.fromtimestamp(until_s, UTC)

@@ -315,8 +315,8 @@ impl Spec {
     }
 }
 
-/// The field ids of a file's columns, of a time two: by them, tables of many files (Iceberg) know a column whatever it
-/// is called. Columns without an id of their own are numbered from 1 in the order of the table.
+/// The field ids of a file's columns (two for a time). Tables of many files (Iceberg) know a column by its id, not by
+/// its name. Columns without an id of their own are numbered from 1 in the order of the table.
 #[must_use]
 pub fn field_ids(specs: &[Spec]) -> Vec<i32> {
     let mut next = 1;

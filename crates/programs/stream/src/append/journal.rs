@@ -136,7 +136,7 @@ impl Entry {
         Part::Field(used)
     }
 
-    /// Its JSON is too long, whatever comes.
+    /// Its JSON is too long already.
     fn give_up(&mut self) {
         self.is_too_long = true;
         self.fields = BTreeMap::new();

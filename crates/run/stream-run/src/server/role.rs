@@ -161,7 +161,7 @@ impl Spec for StreamServeSpec {
         };
         Handle::run((), stop, move || {
             let outcome = Arc::new(server).run(&listener);
-            // Its records are confirmed, whatever the outcome is.
+            // Its records are confirmed in any case.
             let more = intake.map_or(0, |intake| intake.end());
             outcome.map(|outcome| StreamServeOutcome {
                 appended: outcome.appended.saturating_add(more),
