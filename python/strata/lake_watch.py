@@ -1,4 +1,4 @@
-"""`strata publish --watch`: publishes a log whenever it has new compacted files, until stopped."""
+"""`strata publish --every`: publishes a log whenever it has new compacted files, until stopped."""
 
 import sys
 import time

@@ -52,13 +52,13 @@ The tables of a namespace are packets and flows. Their data files are the compac
 in their present place: nothing is copied or rewritten. Afterwards, both tables list exactly the
 current compacted files of this sensor: the tables have the files that compaction added, and no
 longer have files that were deleted. Run this command after each compaction, or let it run with
---watch. The tables are partitioned by the columns sensor, hour and retention.
+--every. The tables are partitioned by the columns sensor, hour and retention.
 
 Examples:
   strata publish log/ --catalog http://catalog:8181 --namespace site
   strata publish log/ --catalog sqlite:////srv/lake.db --warehouse file:///srv/lake \\
       --namespace site
-  strata publish log/ --catalog http://catalog:8181 --namespace site --watch 10s
+  strata publish log/ --catalog http://catalog:8181 --namespace site --every 10s
 
 Engines on other machines need files that they can reach: `strata move` the log to an object store
 first. The credentials of the object store and of the catalog are read from ~/.pyiceberg.yaml, or
@@ -66,7 +66,7 @@ from variables such as PYICEBERG_CATALOG__STRATA__S3__ENDPOINT.
 
 Needs the Python package, which `make python` installs.
 
-Exit status: 0 if the tables have the log's compacted files, or --watch was stopped; 1 if not; 2 if
+Exit status: 0 if the tables have the log's compacted files, or --every was stopped; 1 if not; 2 if
 the command line is invalid.")]
 pub(crate) struct Args {
     /// Publish this log.
@@ -86,11 +86,10 @@ pub(crate) struct Args {
     #[arg(long)]
     replace: bool,
 
-    /// Publish whenever the log has new compacted files, looking this often, until the command is
-    /// stopped: 10s. A log that does not exist yet is waited for, and errors are reported and tried
-    /// again.
+    /// Look for new compacted files at this interval, as in 10s, and publish them, until the command is
+    /// stopped. The command waits for a log that does not exist yet, and tries again after errors.
     #[arg(long, value_name = "TIME", value_parser = duration_ns, conflicts_with = "replace")]
-    watch: Option<u64>,
+    every: Option<u64>,
 }
 
 /// Characters of a sensor's name; `python/strata/lake.py` has the same limit.
@@ -113,7 +112,7 @@ fn sensor_name(name: &str) -> Result<String, String> {
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
-    if args.watch.is_none() {
+    if args.every.is_none() {
         // Says what is wrong with it before the package is loaded.
         Log::open(&args.log)?;
     }
@@ -136,10 +135,10 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     args.tables.add_to(&mut line);
     line.option("--sensor", &sensor);
     line.flag("--replace", args.replace);
-    if let Some(pause_ns) = args.watch {
+    if let Some(pause_ns) = args.every {
         let pause = Duration::from_nanos(pause_ns);
         if pause.is_zero() {
-            return Err(refuse("--watch must be above 0, as in 10s"));
+            return Err(refuse("--every must be above 0, as in 10s"));
         }
         line.number("--watch", &pause.as_secs());
     }

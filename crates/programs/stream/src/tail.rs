@@ -57,10 +57,10 @@ is a cursor that the directory or the server stores: it begins at the oldest rec
 every second and at the end. If this process is killed, the next process that uses the cursor prints
 the records of the last second again.
 
-With * or ? in the name, the matching streams of the directory or the server (at most 64) are printed
-together, in order of time; --follow also finds new streams. With --json, the field stream has the
-name of each record's stream. --cursor @NAME keeps a cursor for each stream; -n counts the records
-of all streams.
+With * or ? in the name, the matching streams of the directory or the server (at most 64) are
+printed together, in order of time; --follow also finds new streams. With --json, the field stream
+has the name of each record's stream. --cursor @NAME keeps a cursor for each stream; -n counts the
+records of all streams.
 
 Records are printed unchanged, one per line; on a terminal, control characters are escaped. With
 --json, each line is an object: cursor, seq (the record's number), time_ns, and text, or hex if the

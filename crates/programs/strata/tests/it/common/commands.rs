@@ -87,7 +87,7 @@ pub(crate) const ENDING: &[&str] = &[
     "policy list",
     "policy remove",
     "prune",
-    // With --watch, it runs until it is stopped, in the Python package: its unit restricts it.
+    // With --every, it runs until it is stopped, in the Python package: its unit restricts it.
     "publish",
     "query",
     "read",
