@@ -181,11 +181,13 @@ impl StreamDir {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
             removed => removed,
         };
+        // Only locks of devices that were not taken; the files that make it a directory of streams go last.
+        gone(fs::remove_dir_all(root.join("stripe-locks"))).in_file(named)?;
+        for folder in ["streams", "cursors"] {
+            gone(fs::remove_dir(root.join(folder))).in_file(named)?;
+        }
         for file in [MAP, PAGES, pool::USERS_LOCK, pool::MAP_LOCK] {
             gone(fs::remove_file(root.join(file))).in_file(named)?;
-        }
-        for folder in ["streams", "cursors", "stripe-locks"] {
-            gone(fs::remove_dir(root.join(folder))).in_file(named)?;
         }
         fs::remove_dir(root).in_file(named)?;
         Ok(true)

@@ -146,7 +146,10 @@ fn a_disk_that_is_unmounted_costs_what_is_on_it_until_it_is_back() {
     let check = command(&striped.dir, "check", &[]).output().unwrap();
     assert_eq!(check.status.code(), Some(1));
     let checked = String::from_utf8(check.stdout).unwrap();
-    assert!(checked.contains("\n  stripe /"), "{checked}");
+    assert!(
+        checked.contains(" of its pages are on missing stripes: stripe /"),
+        "{checked}"
+    );
     assert_eq!(
         fs::read_dir(&striped.mount).unwrap().count(),
         0,

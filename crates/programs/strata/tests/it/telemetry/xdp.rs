@@ -233,7 +233,7 @@ fn reports_come_past_the_host_and_all_else_through_it() {
     assert!(shown.contains(FAR), "{shown}");
 
     let said = collector.end();
-    let summary = "by AF_XDP: 42 datagrams, 4 invalid, 0 dropped for lack of a free frame";
+    let summary = "by AF_XDP: 42 datagrams, 4 invalid, 0 dropped because no frame was free";
     assert!(said.contains(summary), "{said}");
     assert!(!network.has_program());
 }
