@@ -400,7 +400,7 @@ fn an_identity_is_not_given_again_until_the_master_key_is_another() {
         let pin = policy("tcp") + "[[identity]]\ninterface = 'b:eth0'\nidentity = 1\n";
         let refused = registry.apply(&files(&pin), 0).unwrap_err().to_string();
         assert!(
-            refused.contains("identity 1 cannot go to b:eth0"),
+            refused.contains("identity 1 cannot be given to b:eth0"),
             "{refused}"
         );
         // Keys that come from another one do not fit what the host has.
