@@ -4,9 +4,35 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
-use strata_wire::ipv4;
-
 use super::seed;
+
+/// A label file of each form, with a packet that it names.
+const LABELS: [(u64, &str); 6] = [
+    (1, "frame,label,source\n1,0,web\n2,1,scan\n"),
+    (
+        150,
+        "label,source_address,port,protocol,from,to\nscan,10.0.0.0/24,80,tcp,100,200\nother,,,,,\n",
+    ),
+    (
+        1_499_083_201,
+        "Flow ID, Source IP, Source Port, Destination IP, Destination Port, Protocol, Timestamp, Flow Duration, Label\n\
+         x,10.0.0.1,4000,10.0.0.2,80,6,03/07/2017 12:00:00,2000000,BENIGN\n",
+    ),
+    (
+        1_499_083_201,
+        "Src IP,Src Port,Dst IP,Dst Port,Protocol,Timestamp,Flow Duration,Label\n\
+         10.0.0.1,4000,10.0.0.2,80,6,03/07/2017 12:00:00 PM,2000000,DoS Hulk\n",
+    ),
+    (
+        102,
+        "#separator \\x09\n#fields\tts\tid.orig_h\tid.orig_p\tid.resp_h\tid.resp_p\tproto\tduration\tlabel   detailed-label\n\
+         100.5\t10.0.0.1\t4000\t10.0.0.2\t80\ttcp\t3.0\tMalicious   Scan\n",
+    ),
+    (
+        102,
+        "{\"ts\":100.5,\"id.orig_h\":\"10.0.0.1\",\"id.orig_p\":4000,\"id.resp_h\":\"10.0.0.2\",\"id.resp_p\":80,\"proto\":\"tcp\",\"duration\":3.0,\"label\":\"scan\"}\n",
+    ),
+];
 
 /// Alerts of Suricata, and an event that is not an alert.
 pub(crate) fn of_alerts(corpus: &Path) -> io::Result<()> {

@@ -289,10 +289,10 @@ pub fn read(args: &LabelledArgs, each: impl FnMut(&Seen<'_>) -> Result<()>) -> R
     }
     let mut labels = args.labels.open()?;
     let captures = captures(&args.read, &args.labels.key)?;
-    if labels.as_ref().is_some_and(Labels::are_by_frame) {
-        if let Some(problem) = by_frame_problem(&captures) {
-            bail!("{}: {problem}", args.labels.named());
-        }
+    if labels.as_ref().is_some_and(Labels::are_by_frame)
+        && let Some(problem) = by_frame_problem(&captures)
+    {
+        bail!("{}: {problem}", args.labels.named());
     }
     let options = ReadOptions {
         time_compression: args.time_compression,

@@ -51,7 +51,10 @@ fn is(value: &Value, wanted: &str) -> bool {
     match value {
         Value::String(text) => text == wanted,
         Value::Array(items) => items.iter().any(|item| is(item, wanted)),
-        Value::Null | Value::Bool(_) | Value::Number(_) => value.to_string() == wanted,
+        Value::Null | Value::Bool(_) | Value::Number(_) => {
+            let written = value.to_string();
+            written == wanted
+        }
         Value::Object(_) => false,
     }
 }
