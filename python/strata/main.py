@@ -184,7 +184,11 @@ def parser() -> argparse.ArgumentParser:
         "--time-compression", type=float, default=1000.0, metavar="N", help="default 1000"
     )
     compare.add_argument(
-        "--window-ms", type=int, default=10, metavar="MS", help="window of the flow table; default 10"
+        "--window-ms",
+        type=int,
+        default=10,
+        metavar="MS",
+        help="window of the flow table; default 10",
     )
     compare.add_argument(
         "--presets", metavar="LIST", help="run only these presets, separated by commas"

@@ -428,7 +428,7 @@ fn timed_modes_within_one_another_have_a_limit() {
         set(number, 10_000 - u64::from(number) * 100).unwrap();
     }
     let error = set(16, 60).unwrap_err().to_string();
-    assert!(error.contains("16 modes"), "{error}");
+    assert!(error.contains("16 temporary modes"), "{error}");
     assert_eq!(controller.status().mode, "log-minimum");
     // One that outlasts the others needs no room.
     set(16, 20_000).unwrap();
