@@ -67,6 +67,7 @@ test("it shows silence, clocks, versions and losses of hosts, and their details"
   const fleet = { ...ofSchema("Fleet"), listed: [silent, well] };
   await served({ fleet }, async (page) => {
     const row = (name) => page.getByRole("row").filter({ has: page.getByRole("rowheader", { name, exact: true }) });
+    await row("web-2").waitFor();
     const cells = await row("web-2").locator("th, td").allTextContents();
     assert.deepEqual(cells.slice(0, 8), [
       ...["web-2", "silent", "5 min 12 s ago", "1.83 s behind", "6 of 7 silent", "1", "12", "4"],

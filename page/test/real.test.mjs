@@ -298,9 +298,9 @@ test("each role is refused what it may not, and a wrong token is no token", asyn
 });
 
 test("a proxy's users have the role that was given to them, and no one comes past it", async (t) => {
-  const { more } = guarded(t);
   const proxy = ["--trust-proxy", "127.0.0.1/32", "--user-header", "X-Forwarded-User"];
   for (const role of ROLES) {
+    const { more } = guarded(t);
     const { address } = await serve(t, ...more, ...proxy, "--proxy-role", role);
     const named = await open(browser, `${address}/search`, { extraHTTPHeaders: { "X-Forwarded-User": "analyst 7" } });
     await named.getByRole("grid").waitFor();
