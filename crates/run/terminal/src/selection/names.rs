@@ -27,7 +27,7 @@ pub struct NameFiles {
     #[arg(long, value_name = "FILE")]
     pub mmdb: Vec<PathBuf>,
 
-    /// Use the files that [names] in this configuration file (TOML) lists, unless --names or --mmdb
+    /// Use the files that 'names' in this configuration file (TOML) lists, unless --names or --mmdb
     /// gives others of their kind.
     #[arg(long, value_name = "FILE", env = CONFIG)]
     pub config: Option<PathBuf>,
