@@ -60,7 +60,7 @@ pub struct Outlet<'a> {
 
 impl<'a> Outlet<'a> {
     /// Creates a file for `owner`, or opens a named pipe. A file that exists keeps its owner. A program that reads the
-    /// pipe may come later ([`Outlet::is_awaited`]); if the pipe can be written to, but not read, it is waited for here,
+    /// pipe may come later (`Outlet::is_awaited`); if the pipe can be written to, but not read, it is waited for here,
     /// at most until `stop`.
     ///
     /// # Errors
