@@ -175,7 +175,7 @@ def _names(table: Table) -> dict[str, int]:
 
 
 def column_of(table: Table, name: str) -> NestedField | None:
-    """The column of the table that files have under this name, whatever its name is now."""
+    """The column of the table that files have under this name: engines may have renamed it."""
     field_id = _names(table).get(name)
     return None if field_id is None else table.schema().find_field(field_id)
 
