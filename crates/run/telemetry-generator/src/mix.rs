@@ -4,7 +4,7 @@ use strata_dta::key::{FiveTuple, Key};
 use strata_dta::protocol::Report;
 use strata_wire::{exact, mix64};
 
-use super::ReportProfile;
+use crate::ReportProfile;
 
 /// The first of four lists: none that tables of INT use.
 const LISTS: u32 = 8;
@@ -12,7 +12,7 @@ const LISTS: u32 = 8;
 const HOPS: u8 = 5;
 
 /// Reports of all kinds.
-pub(super) struct Mix {
+pub(crate) struct Mix {
     profile: ReportProfile,
     redundancy: u8,
     reports: u64,
@@ -21,7 +21,7 @@ pub(super) struct Mix {
 }
 
 impl Mix {
-    pub(super) fn new(profile: ReportProfile, redundancy: u8) -> Self {
+    pub(crate) fn new(profile: ReportProfile, redundancy: u8) -> Self {
         Self {
             profile,
             redundancy,
@@ -31,12 +31,12 @@ impl Mix {
     }
 
     /// How many there were.
-    pub(super) fn reports(&self) -> u64 {
+    pub(crate) fn reports(&self) -> u64 {
         self.reports
     }
 
     /// The next report, of this flow; a postcard may be of the flow before.
-    pub(super) fn report(
+    pub(crate) fn report(
         &mut self,
         flow: &FiveTuple,
         rank: usize,

@@ -9,22 +9,22 @@ use strata_wire::exact;
 const BURST: Duration = Duration::from_millis(1);
 
 /// Waits for the next burst.
-pub(super) fn rest() {
+pub(crate) fn rest() {
     thread::sleep(BURST);
 }
 
 /// When reports are due.
-pub(super) struct Pace {
-    pub(super) started: Instant,
+pub(crate) struct Pace {
+    pub(crate) started: Instant,
     /// Reports per second; 0 is as many as possible.
-    pub(super) rate: u64,
-    pub(super) limit: Option<u64>,
-    pub(super) until: Option<Duration>,
+    pub(crate) rate: u64,
+    pub(crate) limit: Option<u64>,
+    pub(crate) until: Option<Duration>,
 }
 
 impl Pace {
     /// Waits for the next burst: how many reports it has; `None` at the end.
-    pub(super) fn next(&self, sent: u64) -> Option<u64> {
+    pub(crate) fn next(&self, sent: u64) -> Option<u64> {
         let elapsed = self.started.elapsed();
         if self.until.is_some_and(|until| elapsed >= until) {
             return None;

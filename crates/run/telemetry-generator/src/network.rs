@@ -6,7 +6,7 @@ use strata_dta::int::report::Repr;
 use strata_dta::key::FiveTuple;
 use strata_traffic::FatTree;
 
-use super::five_tuple;
+use crate::five_tuple;
 
 /// Flows of a simulated data center, and the nodes on the path of each.
 #[must_use]
@@ -18,7 +18,7 @@ pub fn tree_paths(seed: u64, flows: usize) -> Vec<(FiveTuple, Vec<u32>)> {
 }
 
 /// The network, and what its switches have sent.
-pub(super) struct Network {
+pub(crate) struct Network {
     tree: FatTree,
     /// Next sequence number of each node.
     sequences: HashMap<u32, u32>,
@@ -26,7 +26,7 @@ pub(super) struct Network {
 
 impl Network {
     /// Flows between random hosts.
-    pub(super) fn new(seed: u64, flows: usize) -> Self {
+    pub(crate) fn new(seed: u64, flows: usize) -> Self {
         Self {
             tree: FatTree::new(seed, flows),
             sequences: HashMap::new(),
@@ -34,7 +34,7 @@ impl Network {
     }
 
     /// The reports of a packet of a flow, in datagrams.
-    pub(super) fn packet(&mut self, flow: usize, elapsed_ns: u64) -> Vec<Vec<u8>> {
+    pub(crate) fn packet(&mut self, flow: usize, elapsed_ns: u64) -> Vec<Vec<u8>> {
         let (flow, passages) = self.tree.packet(flow, elapsed_ns);
         let datagram = |passage: &strata_traffic::Passage| {
             let hop = passage.hop;

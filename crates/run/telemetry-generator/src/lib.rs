@@ -1,11 +1,15 @@
 //! Reports of all kinds at a stated rate, from a seed: for tests and measurements of collectors.
 //!
+//! Used by the program of telemetry. It knows the formats of reports, and neither the store nor the service.
+//!
 //! ```text
 //! mix      reports of values, counters, entries and postcards
 //! network  what the switches of a simulated data center report
 //! pace     when reports are due
 //! sender   where datagrams go
 //! ```
+
+#![forbid(unsafe_code)]
 
 mod mix;
 mod network;

@@ -4,7 +4,7 @@ use std::io::{self, ErrorKind};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::os::fd::AsFd;
 
-use super::GenerateError;
+use crate::GenerateError;
 
 /// Maximum number of attempts to send to a socket whose buffer is full, 1 ms apart.
 const TRIES: u32 = 5_000;
@@ -42,17 +42,17 @@ impl ReportSender {
     }
 
     /// Datagrams that were sent.
-    pub(super) fn datagrams(&self) -> u64 {
+    pub(crate) fn datagrams(&self) -> u64 {
         self.datagrams
     }
 
     /// The number of times that no collector was listening.
-    pub(super) fn refused(&self) -> u64 {
+    pub(crate) fn refused(&self) -> u64 {
         self.refused
     }
 
     /// Sends a datagram. A missing listener is counted, and is no error: it may start later.
-    pub(super) fn send(&mut self, bytes: &[u8]) -> Result<(), GenerateError> {
+    pub(crate) fn send(&mut self, bytes: &[u8]) -> Result<(), GenerateError> {
         self.datagrams += 1;
         for _ in 0..TRIES {
             match self.socket.send(bytes) {
@@ -76,7 +76,7 @@ impl ReportSender {
     }
 
     /// Takes what the collector has answered.
-    pub(super) fn receive(&self, mut take: impl FnMut(&[u8])) {
+    pub(crate) fn receive(&self, mut take: impl FnMut(&[u8])) {
         let mut bytes = [0; 64];
         // An error is that of a datagram sent earlier, or that there is nothing.
         while let Ok(len) = self.socket.recv(&mut bytes) {
