@@ -1,11 +1,11 @@
 //! `expr relop expr`.
 
 use crate::ast::{Arith, Header, IpVersion, Operator, Relation, Test, Width};
+use crate::compile::internet::start_of_packet;
+use crate::compile::layers::Link;
+use crate::compile::layers::TAG_LEN;
 use crate::compile::{Compiler, Exits};
 use crate::error::CompileError;
-use crate::internet::start_of_packet;
-use crate::layers::Link;
-use crate::layers::TAG_LEN;
 use crate::program::{self, NO_REGISTER, Place, Step};
 
 /// Link types that have a header of their own before the link header and are not supported:

@@ -8,7 +8,7 @@
 use strata_wire::exact;
 
 use crate::ast::{Relation, Width};
-use crate::layers::FIRST_FREE;
+use crate::compile::layers::FIRST_FREE;
 use crate::program::{NO_REGISTER, Place, Step, decide};
 
 /// More is forgotten, so that the time is linear in the size of the program.

@@ -1,9 +1,9 @@
 //! Tests on link-layer addresses and on the 802.11 frame control field.
 
 use crate::ast::{MacAddress, MacDirection, Relation, Test, Width};
+use crate::compile::layers::{Link, Radio};
 use crate::compile::{Compiler, Exits, Label};
 use crate::error::CompileError;
-use crate::layers::{Link, Radio};
 use crate::program::{Place, Step};
 
 const ETHERNET_ONLY: &str = "MAC addresses are in Ethernet, 802.11 and FDDI headers only";

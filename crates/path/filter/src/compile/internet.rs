@@ -5,9 +5,9 @@ use std::sync::Arc;
 use crate::ast::{
     AddressScope, Direction, IpVersion, Network, NetworkSet, Relation, Test, Transport, Width,
 };
+use crate::compile::layers::Offset;
 use crate::compile::{Compiler, Exits};
 use crate::error::CompileError;
-use crate::layers::Offset;
 use crate::program::{NO_REGISTER, Place, Step};
 
 const IP: u32 = 0x0800;

@@ -1,9 +1,9 @@
 //! Tests on the link layer, and the encapsulations that move it.
 
 use crate::ast::{Llc, Relation, Test, Width};
+use crate::compile::layers::{Link, Radio};
 use crate::compile::{Compiler, Exits};
 use crate::error::CompileError;
-use crate::layers::{Link, Radio};
 
 /// IEEE 802.3 clause 3.2.6: at most this is a length, more is an `EtherType`.
 const LENGTH_MAX: u32 = 1500;
