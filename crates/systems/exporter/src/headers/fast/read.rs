@@ -1,18 +1,18 @@
-//! Reads the records that [`super::fast_write`] writes, and gives the same as [`super::read`], which reads
+//! Reads the records that [`super::write`] writes, and gives the same as [`crate::headers::read`], which reads
 //! all others.
 
 use std::hint::select_unpredictable;
 
-use super::fields::{IP_AT, OUT_LEN, Transport, low32, put};
-use super::index::Found;
-use super::key::Key;
-use super::kind::{FLAGS, FLAGS_OTHER, FRAME_MIN, Form, Head, OptionsCode};
-use super::model::{Model, PLACE_BITS, PLACE_BITS_V6, PREFIXES, Prefix, Side};
-use super::read::{NO_PREFIX, Read, TOO_LONG, address, address_v6_of, new_prefix};
 use super::shape::Shape;
-use super::sums::{add, fold, words};
-use super::{Invalid, code, ports};
 use crate::bits::{Ahead, Reader, Width};
+use crate::headers::fields::{IP_AT, OUT_LEN, Transport, low32, put};
+use crate::headers::index::Found;
+use crate::headers::key::Key;
+use crate::headers::kind::{FLAGS, FLAGS_OTHER, FRAME_MIN, Form, Head, OptionsCode};
+use crate::headers::model::{Model, PLACE_BITS, PLACE_BITS_V6, PREFIXES, Prefix, Side};
+use crate::headers::read::{NO_PREFIX, Read, TOO_LONG, address, address_v6_of, new_prefix};
+use crate::headers::sums::{add, fold, words};
+use crate::headers::{Invalid, code, ports};
 
 /// What reads a record.
 #[derive(Clone, Copy)]
@@ -47,7 +47,7 @@ static HOW: [How; 1 << 12] = {
 
 /// Reads it, if it has one of the usual shapes; `None` if nothing was read.
 #[inline(always)]
-pub(super) fn read(
+pub(in crate::headers) fn read(
     r: &mut Reader<'_>,
     m: &mut Model,
     head: Head,

@@ -3,8 +3,8 @@
 
 use std::hint::select_unpredictable;
 
-use super::super::code;
-use super::super::model::{Model, Near, PLACE_BITS};
+use crate::headers::code;
+use crate::headers::model::{Model, Near, PLACE_BITS};
 
 /// A way to write a value: after its code, how many of its low bits.
 #[derive(Clone, Copy)]

@@ -3,8 +3,8 @@
 
 use strata_wire::dissect::protocol;
 
-use super::fields::Transport;
-use super::kind::OptionsCode;
+use crate::headers::fields::Transport;
+use crate::headers::kind::OptionsCode;
 
 /// Bytes of an Ethernet header.
 pub(super) const ETHERNET_LEN: usize = 14;

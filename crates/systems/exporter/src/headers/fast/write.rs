@@ -1,5 +1,5 @@
 //! The records that most packets have, written without detours: packets over Ethernet with nothing unusual,
-//! the first of a flow and those of a direction that was seen. [`super::write`] writes the same bits, and those
+//! the first of a flow and those of a direction that was seen. [`crate::headers::write`] writes the same bits, and those
 //! of all other packets.
 //!
 //! A header's length says what it would have to be, so all its fields are at known places; whatever is
@@ -17,20 +17,20 @@ use std::hint::select_unpredictable;
 use strata_wire::LinkType;
 use strata_wire::transport::tcp_flag::ACK;
 
-use super::index::{self, Found};
-use super::key::Key;
-use super::kind::{FLAGS, FLAGS_OTHER, FRAME_MIN, HEADS_BITS, Head, OptionsCode};
-use super::model::{Model, PREFIXES, Side};
 use super::shape::{ETHERNET_LEN, Shape};
-use super::sums::add;
-use super::write::Context;
-use super::{Header, head, ports};
 use crate::bits::{Position, Reserved};
+use crate::headers::index::{self, Found};
+use crate::headers::key::Key;
+use crate::headers::kind::{FLAGS, FLAGS_OTHER, FRAME_MIN, HEADS_BITS, Head, OptionsCode};
+use crate::headers::model::{Model, PREFIXES, Side};
+use crate::headers::sums::add;
+use crate::headers::write::Context;
+use crate::headers::{Header, head, ports};
 use ways::Said;
 
 /// What became of a header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Outcome {
+pub(in crate::headers) enum Outcome {
     Written,
     /// Its record is one of those, but there is no room for it.
     Full,
@@ -40,7 +40,7 @@ pub(super) enum Outcome {
 
 /// Writes the record, if it is one of those, into a datagram of at most `room` bytes.
 #[inline(always)]
-pub(super) fn write(
+pub(in crate::headers) fn write(
     bytes: &mut [u8],
     at: &mut Position,
     room: usize,

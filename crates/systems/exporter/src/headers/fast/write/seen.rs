@@ -1,11 +1,11 @@
 //! The record of a packet of a direction that was in the datagram.
 
-use super::super::code;
-use super::super::index::Found;
-use super::super::model::{Model, PLACE_BITS, Side, halves};
 use super::super::shape::Shape;
 use super::{Bits, Packet, part};
 use crate::bits::{Reserved, TURN};
+use crate::headers::code;
+use crate::headers::index::Found;
+use crate::headers::model::{Model, PLACE_BITS, Side, halves};
 
 impl<const LEN: usize> Shape<LEN> {
     /// Writes a packet of a direction that was in the datagram.
