@@ -3,10 +3,10 @@
 use std::fmt;
 use std::net::IpAddr;
 
-use super::error::LiveError;
 use super::interface::Device;
-use super::options::{Direction, LiveOptions, Stamps};
 use super::uses::{HostUses, Use};
+use crate::live::error::LiveError;
+use crate::live::options::{Direction, LiveOptions, Stamps};
 
 /// Whether the packets of an interface are taken away from the host, or could be.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -86,7 +86,7 @@ impl Device {
     }
 
     /// What speaks against taking packets away when they are captured like this.
-    pub(super) fn exclusivity_for(
+    pub(in crate::live) fn exclusivity_for(
         &self,
         options: &LiveOptions,
         workers: u16,
@@ -120,7 +120,7 @@ fn is_link_local(address: IpAddr) -> bool {
 
 /// Takes the packets of an unused interface away. `look` is called again afterwards: if something began to use
 /// the interface meanwhile, its packets are not taken. Otherwise says why not.
-pub(super) fn take_unused<T>(
+pub(in crate::live) fn take_unused<T>(
     mut look: impl FnMut() -> Result<Exclusivity, LiveError>,
     take: impl FnOnce() -> Result<T, LiveError>,
 ) -> Result<T, String> {

@@ -11,9 +11,9 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use strata_sys::bpf;
 
-use super::error::LiveError;
 use super::interface::{ANY, Device};
 use super::netlink::{Netlink, attribute, malformed, text, u16_at, u32_at};
+use crate::live::error::LiveError;
 
 /// Maximum number of uses of an interface that are kept, of each kind.
 const EXAMPLES: usize = 2;
@@ -104,7 +104,7 @@ impl HostUses {
     }
 
     /// The same without the XDP program, which is the caller's own.
-    pub(super) fn without_xdp(mut self) -> Self {
+    pub(in crate::live) fn without_xdp(mut self) -> Self {
         for uses in self.found.values_mut() {
             uses.retain(|found| *found != Use::Xdp);
         }

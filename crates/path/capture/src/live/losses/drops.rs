@@ -9,7 +9,7 @@ use std::sync::OnceLock;
 
 use strata_sys::interface as asked;
 
-use super::interface::ANY;
+use crate::live::host::interface::ANY;
 
 /// Where packets were lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

@@ -8,8 +8,8 @@ use strata_sys::interface as asked;
 use strata_sys::socket::packet_socket;
 use strata_wire::{LinkType, exact};
 
-use super::error::{LiveError, PERMIT};
 use super::netlink::{Netlink, attribute, malformed, text};
+use crate::live::error::{LiveError, PERMIT};
 
 /// The name under which all interfaces are captured together.
 pub const ANY: &str = "any";
@@ -46,7 +46,7 @@ const RING_BYTES_UNKNOWN: usize = 64 << 20;
 /// `skb_shared_info` after the data.
 const XDP_OVERHEAD_BYTES: u32 = 256 + 320;
 /// The largest MTU of which each packet fits an AF_XDP frame.
-pub(super) const XDP_MTU_MAX: u32 = 4096 - XDP_OVERHEAD_BYTES - 18;
+pub(in crate::live) const XDP_MTU_MAX: u32 = 4096 - XDP_OVERHEAD_BYTES - 18;
 
 impl Device {
     /// All interfaces, by number, and last [`ANY`].
@@ -112,7 +112,7 @@ impl Device {
 
     /// The interface whose packets it shows as sent and as received, if it shows one: a socket can ignore what is
     /// sent, but not a group of sockets.
-    pub(super) fn seen_twice(&self, loopback: Option<u32>) -> Option<u32> {
+    pub(in crate::live) fn seen_twice(&self, loopback: Option<u32>) -> Option<u32> {
         match self.index {
             0 => loopback,
             index => self.is_loopback.then_some(index),
@@ -133,7 +133,7 @@ impl Device {
     }
 
     /// `count` interfaces with Ethernet headers that share a socket.
-    pub(super) fn together(count: usize) -> Self {
+    pub(in crate::live) fn together(count: usize) -> Self {
         Self {
             name: format!("{count} interfaces"),
             link: LinkType::ETHERNET,
@@ -142,7 +142,7 @@ impl Device {
     }
 
     /// Bytes of a ring large enough for pauses at the link's rate.
-    pub(super) fn ring_bytes(&self) -> usize {
+    pub(in crate::live) fn ring_bytes(&self) -> usize {
         let wanted = self.speed_mbps.map_or(RING_BYTES_UNKNOWN, |mbps| {
             // A fifth of a second: 10^6 / 8 / 5 bytes for each Mb/s.
             (mbps as usize).saturating_mul(25_000)
@@ -154,7 +154,7 @@ impl Device {
     }
 
     /// Turns errors of system calls into ones about this interface.
-    pub(super) fn error(&self, call: &'static str) -> impl FnOnce(io::Error) -> LiveError {
+    pub(in crate::live) fn error(&self, call: &'static str) -> impl FnOnce(io::Error) -> LiveError {
         let interface = self.name.clone();
         move |source| LiveError::System {
             interface,
@@ -242,7 +242,7 @@ pub struct Offers {
 
 impl Device {
     /// Why its packets do not fit AF_XDP's frames; `None` if they do.
-    pub(super) fn frame_problem(&self) -> Option<String> {
+    pub(in crate::live) fn frame_problem(&self) -> Option<String> {
         if self.link != LinkType::ETHERNET || self.index == 0 {
             return Some(String::from("its packets have no Ethernet header"));
         }
@@ -301,7 +301,7 @@ fn merges(name: &str) -> bool {
 
 /// `ETHTOOL_GET_TS_INFO` (linux/ethtool.h): raw hardware timestamps, and the filter for all packets
 /// among its filters.
-pub(super) fn stamps(name: &str) -> bool {
+pub(in crate::live) fn stamps(name: &str) -> bool {
     const ETHTOOL_GET_TS_INFO: u32 = 0x41;
     const FILTER_ALL: u32 = 1 << 1;
     let mut command = [0; 44];
@@ -314,7 +314,7 @@ pub(super) fn stamps(name: &str) -> bool {
 }
 
 /// `ETHTOOL_GCHANNELS` (linux/ethtool.h): receive queues, alone and combined.
-pub(super) fn receive_queues(name: &str) -> u32 {
+pub(in crate::live) fn receive_queues(name: &str) -> u32 {
     const ETHTOOL_GCHANNELS: u32 = 0x3c;
     let mut command = [0; 36];
     command[..4].copy_from_slice(&ETHTOOL_GCHANNELS.to_ne_bytes());
