@@ -13,7 +13,7 @@ use strata_wire::dissect::protocol;
 use strata_wire::transport::tcp_flag;
 use strata_wire::{AddressFamily, Endpoint, FlowKey, FlowShare, Headers, ethernet, ip_addr};
 
-use crate::header::predict::Direction;
+use crate::run::header::predict::Direction;
 pub(crate) use processes::Processes;
 
 /// A flow while its run is collected.

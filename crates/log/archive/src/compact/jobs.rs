@@ -19,17 +19,17 @@ use strata_store::{
 };
 use strata_wire::{Interface, Meta};
 
-use crate::anomalous::Anomalous;
 use crate::columns::addresses::addresses;
 use crate::columns::filler::keeps;
 use crate::columns::sorted::Sorted;
+use crate::compact::anomalous::Anomalous;
+use crate::compact::jobs::intake::{Ended, Intake, Runs};
 use crate::error::ArchiveError;
-use crate::flow::Flow;
-use crate::jobs::intake::{Ended, Intake, Runs};
 use crate::keys::Recipients;
 use crate::part::{Counters, Job, PartWriter, Share};
 use crate::retention::{FlowRetention, retention_name};
 use crate::run::Run;
+use crate::run::flow::Flow;
 
 /// The result of a job.
 pub(crate) enum Outcome {

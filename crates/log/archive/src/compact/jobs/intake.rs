@@ -8,9 +8,9 @@ use strata_store::{Block, Damage, Recording, add_counts};
 use strata_wire::{Context, FlowHasher, FlowShare, FragmentTable, Interface, LinkType, Meta};
 
 use crate::columns::verdicts::{Verdict, Verdicts};
+use crate::compact::jobs::defined::Missing;
+use crate::compact::jobs::protection::Protection;
 use crate::error::ArchiveError;
-use crate::jobs::defined::Missing;
-use crate::jobs::protection::Protection;
 use crate::run::Run;
 use crate::run::pending::{PENDING_MAX, Pending};
 

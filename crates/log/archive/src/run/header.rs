@@ -14,7 +14,7 @@ use strata_wire::checksum::Sum;
 use strata_wire::dissect::{innermost_network, protocol};
 use strata_wire::{LinkType, exact, ipv4, ipv6};
 
-use crate::header::extensions::extensions;
+use crate::run::header::extensions::extensions;
 
 /// The most bytes of TCP options.
 const OPTIONS_MAX: usize = 40;
