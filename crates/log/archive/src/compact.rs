@@ -5,6 +5,8 @@
 //! log; then the parts' files are renamed and the block files deleted. Whatever is interrupted, a
 //! packet is in exactly one tier, and the next compaction cleans up.
 
+pub(crate) mod anomalous;
+pub(crate) mod jobs;
 pub(crate) mod lag;
 
 use std::collections::{BTreeMap, HashSet};
@@ -14,11 +16,11 @@ use std::sync::atomic::AtomicBool;
 
 use strata_store::{BlockFile, Damage, Disk, Log, Part, Recording};
 
-use crate::anomalous::Anomalous;
+use crate::compact::anomalous::Anomalous;
+use crate::compact::jobs::{Made, Outcome, Target, run_job};
 use crate::disk::changes::{clean_up, commit, delete_gone, lock, remove_staged};
 use crate::disk::encryption::recipients;
 use crate::error::ArchiveError;
-use crate::jobs::{Made, Outcome, Target, run_job};
 
 /// Bytes of block files compacted in one go, to be redone after a crash.
 const JOB_BYTES: u64 = 4 << 30;

@@ -11,7 +11,7 @@ use strata_tables::{Coding, Column, Element, ElementForm, Kind, Narrows, Spec, U
 pub(crate) use row::{FlowRow, Place, flow_rows};
 use row::{float, whole};
 
-use crate::flow::{community_id, score};
+use crate::run::flow::{community_id, score};
 
 use Coding::{Delta, Dictionary, Plain};
 use Get::{Bool, Float, FloatOrNull, Int, IntOrNull, Text, TextOrNull};

@@ -12,17 +12,12 @@
 //! on Parquet; used by `query` and the command line.
 #![forbid(unsafe_code)]
 
-mod anomalous;
 mod columns;
 mod compact;
-mod counts;
 mod disk;
 mod error;
 mod files;
-mod flow;
 mod flows;
-mod header;
-mod jobs;
 mod keys;
 mod moving;
 mod part;
@@ -39,7 +34,6 @@ pub use disk::ClearDisk;
 pub use disk::changes::Away;
 pub use disk::encryption::{encrypt_to, rotate};
 pub use error::{ArchiveError, MostWouldGo};
-pub use flow::EndReason;
 pub use flows::FlowColumn;
 pub use flows::metering::{MeteredPacket, Metering, TakeRecord, Timeouts};
 pub use keys::{Identities, KeyError, Recipients};
@@ -48,6 +42,7 @@ pub use prune::pieces::deletable;
 pub use prune::plan::{Importance, Piece, PieceKind, PrunePlan, Retention, plan, retention_class};
 pub use prune::{NotSplit, PruneOptions, Pruned, make_room, make_room_except, prune, prune_as};
 pub use retention::PROTECTED;
+pub use run::flow::EndReason;
 pub use strata_tables::{
     Coding, Column, Element, ElementForm, Kind, NS_PER_MICRO, Narrows, Spec, Unit, below_micros,
 };
@@ -59,13 +54,13 @@ pub use verify::{Verified, verify, verify_telling};
 pub mod parts {
     pub use crate::columns::row::Row;
     pub use crate::columns::rows::{PacketRows, Rebuild};
-    pub use crate::counts::{Amounts, Counts, GroupCounts, LabelCounts, PointCounts};
     pub use crate::files::payload::{PayloadReader, Unreadable};
     pub use crate::files::{Input, InputAt};
-    pub use crate::flow::{
+    pub use crate::part::counts::{Amounts, Counts, GroupCounts, LabelCounts, PointCounts};
+    pub use crate::part::{is_on_a_disk, missing_files, name_of, open};
+    pub use crate::run::flow::{
         community_id_of, community_id_seeded, icmp_counterpart, is_community_id,
     };
-    pub use crate::part::{is_on_a_disk, missing_files, name_of, open};
     pub use strata_tables::{
         Batch, Column, FloatCells, IntCells, PAGE_ROWS, TableInput, TableReader, TextCells,
     };

@@ -1,5 +1,7 @@
 //! A part being written: its files, in `staging/` until they are listed.
 
+pub(crate) mod counts;
+
 use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::num::NonZeroUsize;
@@ -19,12 +21,12 @@ use crate::columns::addresses::Addresses;
 use crate::columns::filler::{Filler, Filling};
 use crate::columns::packets::{self, PacketColumn};
 use crate::columns::verdicts::Verdict;
-use crate::counts::{self, CountsWriter};
 use crate::error::ArchiveError;
 use crate::files::payload::PayloadWriter;
 use crate::files::{Input, Output, SUM_BYTES, Sums};
 use crate::flows::{self, FlowColumn};
 use crate::keys::{PartKey, Recipients};
+use crate::part::counts::CountsWriter;
 use crate::retention::FlowRetention;
 use crate::run::Run;
 

@@ -15,12 +15,12 @@ use strata_store::{
 };
 
 use crate::compact::NEVER;
+use crate::compact::jobs::{Made, Outcome, Target, run_job};
 use crate::disk::changes::{
     Away, Left, clean_up, commit, delete_gone, lock, remove_staged, replace,
 };
 use crate::disk::encryption::recipients;
 use crate::error::{ArchiveError, HOUR_NS, MostWouldGo};
-use crate::jobs::{Made, Outcome, Target, run_job};
 use crate::prune::pieces::{Being, Found, fixed_bytes, pieces};
 use crate::prune::plan::{Importance, Piece, PieceKind, PrunePlan, Retention, is_older, plan};
 use crate::retention::PROTECTED;

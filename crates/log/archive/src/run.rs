@@ -4,6 +4,8 @@
 //! they are sorted by flow and direction, and each vector becomes a column. Nothing depends on
 //! packets of another run.
 
+pub(crate) mod flow;
+pub(crate) mod header;
 pub(crate) mod pending;
 
 use parquet::data_type::ByteArray;
@@ -13,11 +15,11 @@ use strata_wire::dissect::protocol;
 use strata_wire::transport::tcp_flag;
 use strata_wire::{AddressFamily, FlowShare, Headers, KeepKind, prefetch_whole};
 
-use crate::flow::index::FlowIndex;
-use crate::flow::{Flow, PacketBytes};
-use crate::header::dictionary::Dictionary;
-use crate::header::predict::{TcpNumbers, difference};
-use crate::header::{Around, Fields, Network, Tcp, Transport};
+use crate::run::flow::index::FlowIndex;
+use crate::run::flow::{Flow, PacketBytes};
+use crate::run::header::dictionary::Dictionary;
+use crate::run::header::predict::{TcpNumbers, difference};
+use crate::run::header::{Around, Fields, Network, Tcp, Transport};
 use crate::run::pending::{PENDING_MAX, Pending, hides_addresses};
 
 /// Maximum number of packets of a run.

@@ -7,9 +7,9 @@ use strata_tables::{Coded, Coding, Column, Spec, Values, field_ids_by_place};
 use crate::columns::addresses::addresses;
 use crate::columns::filler::{Filler, Filling, keeps};
 use crate::columns::packets::{self, PacketColumn};
+use crate::compact::jobs::intake::{Ended, Intake, Runs};
 use crate::error::ArchiveError;
 use crate::flows::{self, FlowColumn};
-use crate::jobs::intake::{Ended, Intake, Runs};
 use crate::run::{RUN_PACKETS, Run, u32_of};
 
 // Tables of many logs know a column by its field id, for as long as they exist: a column that is added has an id of its

@@ -11,10 +11,10 @@ use strata_store::{
     Select, State, StoreError, check_drift, checkpoint_name, drift_name, index_name, verify_index,
 };
 
+use crate::compact::jobs::defined::Defined;
 use crate::disk::ClearDisk;
 use crate::error::ArchiveError;
 use crate::files::{Input, SUM_BYTES};
-use crate::jobs::defined::Defined;
 use crate::keys::{CHUNK_BYTES, Identities, chunk_offset};
 use crate::part::{self, SumsFile, name_of};
 

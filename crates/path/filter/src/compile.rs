@@ -3,15 +3,21 @@
 //! Steps come in the order in which libpcap's unoptimised code loads, because a load beyond the
 //! captured bytes decides the packet.
 
+mod arith;
+mod internet;
+pub(crate) mod layers;
+mod link;
+mod mac;
+pub(crate) mod thread;
+
 use strata_wire::{LinkType, exact};
 
 use std::sync::Arc;
 
 use crate::ast::{Expr, NetworkSet, Relation, Test, Width};
+use crate::compile::layers::{FIRST_FREE, Layers, Link, Offset, Radio, WLAN_LINK, WLAN_PAYLOAD};
 use crate::error::CompileError;
-use crate::layers::{FIRST_FREE, Layers, Link, Offset, Radio, WLAN_LINK, WLAN_PAYLOAD};
 use crate::program::{ACCEPT, NO_REGISTER, Place, Program, REGISTERS, REJECT, Step};
-use crate::thread;
 
 /// Larger programs are refused.
 const STEPS_MAX: usize = 1 << 20;

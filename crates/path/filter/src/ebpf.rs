@@ -13,10 +13,10 @@
 use strata_bpf::{Alu, Assembler, Condition, Label, Operand, Reg, Width};
 
 use crate::ast::{Operator, Relation, Width as Load};
-use crate::layers::FIRST_FREE;
-use crate::layers::TAG_LEN;
+use crate::compile::layers::FIRST_FREE;
+use crate::compile::layers::TAG_LEN;
+use crate::compile::thread::targets;
 use crate::program::{ACCEPT, NO_REGISTER, Place, Program, REGISTERS, Step};
-use crate::thread::targets;
 
 /// The form in which the kernel has the packets that a program is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -21,8 +21,8 @@
 //!
 //! - `lexer`, `names`, `parser`, `qualifier`, `protocol`: from text to [`Expr`].
 //! - [`Expr`] and its parts; displayed, they are an expression again.
-//! - `layers`, `compile` with `link`, `mac`, `internet`, `arith`: from the tree
-//!   to steps. `thread` drops steps whose outcome is known.
+//! - `compile`: from the tree to steps. Its `layers`, `link`, `mac`, `internet` and `arith` are tests by what they look
+//!   at; `thread` drops steps whose outcome is known.
 //! - [`Program`]: the steps and their evaluation.
 //! - `ebpf`: the steps as instructions of the kernel.
 //! - `bound`: which addresses a match must have.
@@ -97,7 +97,6 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 
-mod arith;
 mod ast;
 mod bound;
 mod compile;
@@ -109,17 +108,12 @@ mod display;
 mod ebpf;
 mod error;
 mod flow_bound;
-mod internet;
-mod layers;
 mod lexer;
-mod link;
-mod mac;
 mod names;
 mod parser;
 mod program;
 mod protocol;
 mod qualifier;
-mod thread;
 
 use std::fmt;
 use std::net::IpAddr;

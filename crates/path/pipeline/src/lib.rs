@@ -20,14 +20,11 @@
 //! - [`run`]: an [`Input`](strata_capture::Input) through a worker; `record` runs interfaces.
 #![forbid(unsafe_code)]
 
-mod alerts;
 mod classifier;
 mod demand;
 mod exports;
 mod finite;
-mod first_bytes;
 mod flows;
-mod lookback;
 mod packet_limit;
 mod path;
 mod policing;
@@ -37,7 +34,6 @@ mod stage;
 mod tap;
 mod worker;
 
-pub use alerts::{Alert, Alerts, eve_alert};
 pub use classifier::{Classified, Classifier, ShadowError};
 pub use exports::{ExportedPacket, Exports, PolicyExport};
 pub use finite::{RunError, run, survey};
@@ -47,6 +43,7 @@ pub use path::{DataPath, PathError};
 pub use stage::cut::EnoughOfFlows;
 pub use stage::dedup::Dedup;
 pub use stage::police::Copies;
+pub use stage::triggers::alerts::{Alert, Alerts, eve_alert};
 pub use stage::triggers::{TriggerOptions, Triggers};
 pub use tap::{NO_CLASS, Tap, Tapped, TappedHeaders};
 pub use worker::{Parts, Prepares, Worker, WorkerOptions};

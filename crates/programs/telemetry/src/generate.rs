@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use clap::ValueEnum;
 use strata_dta::protocol::UDP_PORT;
-use strata_telemetry_run::{
+use strata_telemetry_generator::{
     GenerateReportsSpec, ReportProfile, ReportSender, generate_reports, tree_paths,
 };
 use strata_terminal::address::address;

@@ -23,21 +23,22 @@ use axum::{Extension, Json, Router, middleware};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use strata_control::api::Connection;
+use strata_log_views::answers::parts::RecorderEvent;
+use strata_log_views::answers::refused::Refused;
+use strata_log_views::search::series::Series;
+use strata_log_views::work::body::pushed;
+use strata_log_views::work::child;
 use strata_wire::{clamped, unix_ns};
 use tokio::time::timeout;
 use utoipa::ToSchema;
 
 use crate::access::audit::AuditEvent;
 use crate::access::trust::{self, Gate, Login, Role, Who, admit};
-use crate::answers::parts::RecorderEvent;
-use crate::answers::refused::Refused;
 use crate::app::App;
+use crate::ask;
 use crate::ask::{AnswerTable, Askable};
 use crate::recorders::{self, Recorder, RecorderSummary};
 use crate::saved::KeptQuestion;
-use crate::search::series::Series;
-use crate::work::body::pushed;
-use crate::{ask, work::child};
 
 /// Maximum bytes of a request's body, and maximum time for it.
 const BODY_BYTES: usize = 64 << 10;
@@ -220,7 +221,7 @@ fn session_of(app: &App, who: &Who) -> Session {
     let expires = who.expires.map(|end| {
         let left = end.saturating_duration_since(std::time::Instant::now());
         let left = clamped::<u64>(left.as_nanos());
-        crate::answers::times::text(unix_ns().saturating_add(left))
+        strata_log_views::answers::times::text(unix_ns().saturating_add(left))
     });
     let logs = app.logs.iter();
     let logs = logs.map(|(id, dir)| SessionLog {

@@ -3,15 +3,16 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use strata_log_views::logs::Logs;
+use strata_log_views::search::results::Searches;
+use strata_log_views::work::Work;
+
 use crate::Spec;
 use crate::access::audit::Audit;
 use crate::access::trust::Gate;
 use crate::fleet::Controller;
-use crate::logs::Logs;
 use crate::recorders::{Recorder, Ticks, ticks};
 use crate::saved::Saved;
-use crate::search::results::Searches;
-use crate::work::Work;
 
 /// The state of the server.
 pub(crate) struct App {
@@ -42,7 +43,7 @@ impl App {
             fleet: spec.fleet.as_deref().map(Controller::new).map(Arc::new),
             searches: Searches::default(),
             saved: Saved::new(spec.state.clone()),
-            work: Work::new(),
+            work: Work::default(),
             ticks: ticks(),
             spec,
         }

@@ -14,15 +14,15 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use strata_archive::{Kind, Table};
 use strata_gpv::marple::SHIPPED;
+use strata_log_views::answers::refused::Refused;
+use strata_log_views::search::{options, quoted};
+use strata_log_views::work::child::NoAnswer;
 use utoipa::ToSchema;
 
 use crate::access::trust::Who;
-use crate::answers::refused::Refused;
 use crate::app::App;
 use crate::ask::shape::Shape;
 use crate::saved::{Language, QUESTION_BYTES_MAX};
-use crate::search::{options, quoted};
-use crate::work::child::NoAnswer;
 
 /// The program for SQL.
 const SQL: &str = "strata-sql";
@@ -48,7 +48,7 @@ pub(crate) struct Question {
 }
 
 fn sql(app: &App) -> Option<PathBuf> {
-    crate::work::child::find(SQL, Some(&app.spec.program))
+    strata_log_views::work::child::find(SQL, Some(&app.spec.program))
 }
 
 /// Whether SQL is available.
@@ -327,7 +327,8 @@ pub(crate) async fn ask(app: &App, who: &Who, asked: &Question) -> Result<Answer
     app.audit.note(&who.name, &what, "");
     let since = Instant::now();
     let answered =
-        crate::work::child::run(&program, arguments, (Vec::new(), BYTES_MAX), AFTER).await;
+        strata_log_views::work::child::run(&program, arguments, (Vec::new(), BYTES_MAX), AFTER)
+            .await;
     let answered = answered.map_err(|why| match why {
         NoAnswer::Start(error) => {
             let error = format!("{}: {error}", program.display());

@@ -12,11 +12,10 @@ use strata_agent::{
     AgentStatus, Closing, CollectorState, DestinationSum, Event, ExportCount, InterfaceSum, Rollout,
 };
 use strata_control::client::{ControllerClient, ControllerError};
+use strata_log_views::answers::refused::Refused;
+use strata_log_views::answers::times::{self, SECOND_NS};
 use strata_wire::count_of;
 use utoipa::ToSchema;
-
-use crate::answers::refused::Refused;
-use crate::answers::times::{self, SECOND_NS};
 
 /// How long an answer of the controller is shown to further browsers, and how long a failure is.
 const FRESH: Duration = Duration::from_secs(1);

@@ -6,14 +6,14 @@ use std::time::Duration;
 use axum::http::StatusCode;
 use serde::Deserialize;
 use strata_archive::parts::community_id_of;
+use strata_log_views::answers::refused::Refused;
+use strata_log_views::answers::times;
+use strata_log_views::search::flow_id;
+use strata_log_views::search::{Asked, quoted};
+use strata_log_views::work::child::{self, NoAnswer};
 use strata_wire::{AddressFamily, FlowKey};
 
-use crate::answers::refused::Refused;
-use crate::answers::times;
 use crate::app::App;
-use crate::search::flow_id;
-use crate::search::{Asked, quoted};
-use crate::work::child::{self, NoAnswer};
 
 /// Maximum bytes of a label.
 const LABEL_BYTES_MAX: usize = 64;

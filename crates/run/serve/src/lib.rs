@@ -5,57 +5,39 @@
 //!
 //! ```text
 //! api              the paths, a file for each view
-//! ask shape child  programs that answer: bounded, ended with the browser; what is an amount
-//! search storage   what a log holds
-//! results found    flows that were found, which wait to be paged through
-//! packet tshark    a packet: its bytes, and why it was kept
+//! ask              programs that answer: bounded, ended with the browser; shape: what is an amount
 //! saved label      what users keep: questions, labels of flows
-//! why packets      the packets of a flow; the conditions of the forest
 //! recorders        recordings, asked once a second
 //! fleet            a controller of agents, asked when a browser wants it
-//! logs             logs, opened for each request
-//! work body        work off the server's thread, bounded; answers as they come
-//! trust attempts   who may what; failed logins wait
-//! audit            what users did, and who could not log in
-//! assets           the page's files, embedded
+//! access           who may what: trust, attempts (failed logins wait), audit
 //! app              shared by all requests
-//! filters series flow_id dissect refused times parts   forms of requests and answers
 //! ```
 //!
-//! Threads and asynchronous code are in `work`, `recorders`, `child` and `api` only. Uses `query` for
-//! logs and `control` for recordings and controllers; used by the command line.
+//! What it shows of logs is made by `log-views`, and knows no path, login or user's choice. Threads and asynchronous
+//! code are in `recorders` and `api` only. Uses `control` for recordings and controllers; used by the command line.
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 // For the example of a recorder's status.
 #![recursion_limit = "256"]
 
 mod access;
-mod answers;
 mod api;
 mod app;
 mod ask;
-mod filters;
 mod fleet;
 mod label;
-mod logs;
-mod packet;
-mod packets;
 mod recorders;
 mod saved;
-mod search;
-mod storage;
-mod why;
-mod work;
 
 use std::io;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
 use strata_control::api::serve_tcp;
+use strata_log_views::OpenLog;
 use strata_networks::Names;
-use strata_store::Log;
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 
@@ -68,9 +50,6 @@ use app::App;
 const BACKLOG: i32 = 1024;
 /// Maximum number of threads that read logs and talk to recordings.
 const THREADS_MAX: usize = 24;
-
-/// Opens the log in a directory; the error is for people.
-pub type OpenLog = dyn Fn(&Path) -> Result<Log, String> + Send + Sync;
 
 /// What to serve, where, and to whom.
 pub struct Spec {

@@ -12,6 +12,11 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 use strata_control::client::{Client, ClientError};
 use strata_control::{Event, ShadowStatus, Status};
+use strata_log_views::answers::parts::{Acknowledged, Covered, RecorderEvent};
+use strata_log_views::answers::refused::Refused;
+use strata_log_views::answers::times::seconds;
+use strata_log_views::logs::Logs;
+use strata_log_views::search::series::{ClassSeries, Series};
 use strata_policy::Mode;
 use strata_wire::unix_ns;
 use tokio::sync::broadcast;
@@ -20,11 +25,6 @@ use utoipa::ToSchema;
 
 use self::losses::Losses;
 use self::tick::{ClassRate, RecorderTick};
-use crate::answers::parts::{Acknowledged, Covered, RecorderEvent};
-use crate::answers::refused::Refused;
-use crate::answers::times::seconds;
-use crate::logs::Logs;
-use crate::search::series::{ClassSeries, Series};
 
 /// How often recordings are queried.
 const PERIOD: Duration = Duration::from_secs(1);

@@ -9,11 +9,11 @@ use std::sync::{Mutex, PoisonError};
 
 use axum::http::StatusCode;
 use serde::{Deserialize, Serialize};
+use strata_log_views::answers::refused::Refused;
+use strata_log_views::answers::times;
 use utoipa::ToSchema;
 
 use crate::ServeError;
-use crate::answers::refused::Refused;
-use crate::answers::times;
 
 /// Maximum bytes of a question.
 pub(crate) const QUESTION_BYTES_MAX: usize = 16 << 10;

@@ -11,7 +11,6 @@
 //! candidates   keys with the largest counts
 //! counted      counters as a part of the status
 //! fading       counters that become smaller once in a period
-//! generating   reports of all kinds, from a seed, for other collectors
 //! generations  values, paths and counters by time
 //! shown        keys and events as text
 //! sink         the translator's operations on mapped memory
@@ -32,15 +31,10 @@
 
 mod answers;
 pub mod api;
-mod generating;
 mod service;
 pub mod shown;
 mod store;
 
-pub use generating::{
-    GenerateError, GenerateReportsSpec, GeneratedReports, ReportProfile, ReportSender,
-    generate_reports, tree_paths,
-};
 pub use service::ready::CollectorsSpec;
 pub use service::serving::TelemetryApiSpec;
 pub use service::wire::COLLECTOR_PORT;

@@ -2,8 +2,7 @@
 //! was in the same datagram. So a datagram that is lost takes its own packets with it, no others.
 
 mod code;
-mod fast_read;
-mod fast_write;
+mod fast;
 mod fields;
 mod head;
 mod index;
@@ -14,7 +13,6 @@ mod other;
 mod ports;
 mod read;
 mod reader;
-mod shape;
 mod sums;
 mod write;
 mod writer;

@@ -11,7 +11,7 @@
 //! destination   where packets go: udp://host:port, vxlan://host
 //! sequence      which datagrams of a source are lost, late or repeated; packets that are lost
 //! headers       headers as datagrams and back: writer, reader
-//!   fast_write, fast_read   the records of most packets, of a few shapes
+//!   fast        the records of most packets, of a few shapes
 //!   write, read   the records of all plain headers: codes, then values
 //!   head        the first fields of all records: kind, time, label
 //!   index       what a writer finds in the model
@@ -19,7 +19,7 @@
 //!   key         what identifies a flow; places of flows and addresses
 //!   other       headers of any other form, as differences to an earlier one
 //!   code, ports, kind  fields with a code; what kind of packet a record is of
-//!   fields, shape  IPv4 or IPv6 with TCP, UDP or ICMP as fields, and back; the usual ones
+//!   fields      IPv4 or IPv6 with TCP, UDP or ICMP as fields, and back
 //!   sums        their checksums
 //! seal          datagrams encrypted and authenticated: sealing, opening
 //! packets       packets as datagrams and back, in pieces where they are longer

@@ -6,7 +6,7 @@ use parquet::data_type::ByteArray;
 use strata_tables::NULL;
 use strata_wire::AddressFamily;
 
-use crate::flow::address_text;
+use crate::run::flow::address_text;
 use crate::run::{Run, u32_of};
 
 /// The texts of a run's addresses.

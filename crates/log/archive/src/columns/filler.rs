@@ -6,7 +6,7 @@ use strata_wire::{AddressFamily, FlowShare, KeepKind};
 
 use crate::columns::addresses::Addresses;
 use crate::columns::verdicts::Verdict;
-use crate::flow::score;
+use crate::run::flow::score;
 use crate::run::{Extra, Run, has, layout};
 
 /// What is needed in addition to a run's rows to make columns.

@@ -10,8 +10,8 @@ use crate::columns::packets::{PacketColumn, Read};
 use crate::columns::row::Row;
 use crate::error::{ArchiveError, Source};
 use crate::files::Input;
-use crate::header::predict::{Direction, TcpNumbers, sum};
-use crate::header::{Around, Fields, Network, Options, Tcp, Transport};
+use crate::run::header::predict::{Direction, TcpNumbers, sum};
+use crate::run::header::{Around, Fields, Network, Options, Tcp, Transport};
 use crate::run::{layout, sequence_space};
 
 /// RFC 791, section 3.1: 15 words of header, of which 5 are fixed.
@@ -351,7 +351,7 @@ fn network<'a>(
     }
 }
 
-type TcpParts = (Tcp, crate::header::predict::Prediction, TcpNumbers);
+type TcpParts = (Tcp, crate::run::header::predict::Prediction, TcpNumbers);
 
 fn tcp(row: &Row<'_>, own: &Direction, opposite: &Direction) -> Result<TcpParts, Source> {
     let ahead = own.tcp(opposite, row.time);

@@ -18,8 +18,8 @@ use strata_wire::dissect::protocol;
 use strata_wire::transport::tcp_flag;
 use strata_wire::{FlowHasher, FlowKey, FlowShare, FragmentTable, Headers, LinkType};
 
-use crate::flow::{EndReason, Flow, PacketBytes, address_text, class_mix, end_connection};
 use crate::flows::{FlowColumn, FlowRow, values};
+use crate::run::flow::{EndReason, Flow, PacketBytes, address_text, class_mix, end_connection};
 use crate::run::pending::{NOT_IP, headers_of, hides_addresses};
 use clock::Clock;
 

@@ -6,8 +6,8 @@ use strata_processes::Process;
 use strata_wire::AddressFamily;
 
 use crate::columns::addresses::Addresses;
-use crate::flow::{EndReason, Flow, Stats, class_mix};
 use crate::run::Run;
+use crate::run::flow::{EndReason, Flow, Stats, class_mix};
 
 /// A flow whose run has ended.
 #[derive(Debug)]

@@ -9,7 +9,7 @@ use strata_store::{
     StoreError, add_counts,
 };
 
-use crate::anomalous::Anomalous;
+use crate::compact::anomalous::Anomalous;
 use crate::error::ArchiveError;
 use crate::prune::plan::{Importance, Piece, PieceKind, retention_class};
 use crate::retention::{PROTECTED, retention_name};

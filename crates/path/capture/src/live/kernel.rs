@@ -35,7 +35,7 @@ use strata_wire::{Counters, LinkType, exact, mix64};
 
 use super::error::LiveError;
 use super::headers::{SLL2_LEN, VLAN_TAG_LEN};
-use super::interface::Device;
+use super::host::interface::Device;
 use super::options::{Direction, LiveOptions};
 use bridged::BridgePorts;
 use common::Admits;

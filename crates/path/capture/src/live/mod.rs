@@ -14,39 +14,35 @@
 //! ring, xsk     one TPACKET_V3 ring; one AF_XDP socket
 //! kernel        eBPF: filter, cut, sampling, spreading over workers
 //! options       what is captured, and how
-//! exclusive     whether packets may be taken away from the host
-//! uses, netlink what else on this host uses an interface
-//! bridges       which interfaces are ports of one
-//! interface     what interfaces there are, and by which names
 //! state         whether an interface is there and up
 //! batch         where packets lie; headers: what is put in front of them
-//! drops, cpus   what was lost before us, and where; what receiving costs the kernel
-//! contention    whether our CPUs are short for others
+//! host          interfaces of this host, and what else uses them
+//!   exclusive     whether packets may be taken away from the host
+//!   uses, netlink what else on this host uses an interface
+//!   bridges       which interfaces are ports of one
+//!   interface     what interfaces there are, and by which names
+//!   namespaces    which network namespace is at the other end of one
+//!   link_changes  when interfaces come, go or change
+//! losses        what was lost before us
+//!   drops, cpus   where; what receiving costs the kernel
+//!   contention    whether our CPUs are short for others
 //! event, clock  waiting, and what time it is
 //! ```
 
 mod batch;
-mod bridges;
 pub(crate) mod clock;
 mod common;
-mod contention;
-mod cpus;
-mod drops;
 mod error;
 mod event;
-mod exclusive;
 mod headers;
-mod interface;
+mod host;
 mod kernel;
-mod link_changes;
-mod namespaces;
-mod netlink;
+mod losses;
 mod options;
 mod port;
 mod ring;
 mod state;
 mod together;
-mod uses;
 mod xsk;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -61,17 +57,19 @@ use strata_wire::{Counters, Meta};
 use crate::packet::BATCH_MAX;
 pub use batch::RingBatch;
 use batch::Slot;
-pub use bridges::bridges_of_ports;
-pub use contention::{Contention, ContentionReading};
-pub use cpus::{ReceiveCpu, ReceiveCpus};
-pub use drops::{DropCounts, Drops, Lost, softnet_dropped};
 pub use error::LiveError;
-pub use exclusive::{Exclusivity, Way};
-pub use interface::{ANY, Device, Offers, interface_names};
+pub use host::bridges::bridges_of_ports;
+pub use host::exclusive::{Exclusivity, Way};
+pub use host::interface::{ANY, Device, Offers, interface_names};
+pub use host::link_changes::LinkChanges;
+pub use host::namespaces::{enter_namespace, namespaces_behind};
+pub use host::uses::{HostUses, Use};
+use host::{exclusive, interface};
 use kernel::{Attached, Kernel, Placed, XdpModes};
 pub use kernel::{CUT_BYTES_MIN, CopyLimit, CutTable, FlowSampler, ShareFollower};
-pub use link_changes::LinkChanges;
-pub use namespaces::{enter_namespace, namespaces_behind};
+pub use losses::contention::{Contention, ContentionReading};
+pub use losses::cpus::{ReceiveCpu, ReceiveCpus};
+pub use losses::drops::{DropCounts, Drops, Lost, softnet_dropped};
 pub use options::{Direction, Exclusive, LiveOptions, Rings, SocketOpener, Stamps};
 use options::{describe, find};
 use port::{Port, Source};
@@ -80,7 +78,6 @@ pub use ring::{ClockEvent, RingCounts};
 pub use state::LiveEvent;
 use state::PortState;
 use together::Together;
-pub use uses::{HostUses, Use};
 use xsk::Xsk;
 
 /// How long a step waits for packets at most.

@@ -10,7 +10,7 @@ use strata_wire::pcapng::options::{self, code};
 use strata_wire::{Interface, LinkType};
 
 use super::error::LiveError;
-use super::interface::Device;
+use super::host::interface::Device;
 
 /// How interfaces are captured.
 #[derive(Debug, Clone)]

@@ -10,7 +10,7 @@ use strata_sys::socket;
 use super::batch::{Memory, Slot};
 use super::common::CommonRing;
 use super::error::LiveError;
-use super::interface::Device;
+use super::host::interface::Device;
 use super::kernel::Kernel;
 use super::options::LiveOptions;
 use super::ring::{Ring, RingCounts};

@@ -25,7 +25,7 @@ use super::error::LiveError;
 use super::headers::{
     SLL2_LEN, VLAN_TAG_LEN, put_cooked_header, put_tag, u16_at, u32_at, vlan_tag,
 };
-use super::interface::{self, Device};
+use super::host::interface::{self, Device};
 use super::options::{Direction, LiveOptions, Stamps};
 use crate::packet::BATCH_MAX;
 use crate::walkers::{self, CLOSE_BYTES, Chain};

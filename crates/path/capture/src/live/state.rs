@@ -6,7 +6,7 @@ use std::io;
 use strata_sys::interface as asked;
 
 use super::error::LiveError;
-use super::interface::Device;
+use super::host::interface::Device;
 use super::ring::ClockEvent;
 
 /// Something that happened to an interface.

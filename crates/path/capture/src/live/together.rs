@@ -4,7 +4,7 @@ use strata_wire::exact;
 
 use super::common::{CommonRing, can_share};
 use super::error::LiveError;
-use super::interface::Device;
+use super::host::interface::Device;
 use super::kernel::{Common, Kernel};
 use super::options::{Exclusive, LiveOptions, Rings};
 use super::port::{Port, Source};

@@ -17,7 +17,7 @@ use strata_wire::exact;
 
 use super::batch::Slot;
 use super::error::LiveError;
-use super::interface::{Device, XDP_MTU_MAX};
+use super::host::interface::{Device, XDP_MTU_MAX};
 use super::options::LiveOptions;
 use super::ring::RingCounts;
 use crate::packet::BATCH_MAX;

@@ -11,8 +11,8 @@ use super::keep::{Decision, KeepStage};
 use super::lanes::Lane;
 use super::parse::Source;
 use super::record::{Definitions, RecordStage, Recording};
-use crate::lookback::Cut;
 use crate::reasons::DeciderId;
+use crate::stage::triggers::lookback::Cut;
 
 /// What is decided about a packet, and whether that is outside the budget of detail.
 pub(crate) type Decided = (Decision, bool);

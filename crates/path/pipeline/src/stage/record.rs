@@ -17,8 +17,8 @@ use super::batch::{Batch, Chosen, is_in};
 use super::classes::ByClass;
 use super::parse::Source;
 use crate::classifier::Classifier;
-use crate::lookback::Cut;
 use crate::reasons::Reasons;
+use crate::stage::triggers::lookback::Cut;
 
 mod handover;
 

@@ -1,5 +1,9 @@
 //! Packets that are kept whole because of what their flow is, or turns out to be.
 
+pub(crate) mod alerts;
+mod first_bytes;
+pub(crate) mod lookback;
+
 use std::num::NonZeroU64;
 use std::sync::Arc;
 
@@ -13,13 +17,13 @@ use super::deciding::{Decided, Deciding, decide};
 use super::keep::{skip, split_demands};
 use super::lanes::{Lane, Lanes};
 use super::record::Recording;
-use crate::alerts::{Alerted, Alerts};
 use crate::classifier::bits;
 use crate::demand::{VARIES, payload_wanted};
-use crate::first_bytes::FirstBytes;
 use crate::flows::wire_bytes;
-use crate::lookback::{Cut, LookBack, Remembered};
 use crate::reasons::{BY_CLASS, DeciderId, FIRST_BYTES};
+use crate::stage::triggers::alerts::{Alerted, Alerts};
+use crate::stage::triggers::first_bytes::FirstBytes;
+use crate::stage::triggers::lookback::{Cut, LookBack, Remembered};
 
 /// What is kept whole in addition to what modes and policies ask for; by default nothing.
 #[derive(Clone, Debug, Default)]

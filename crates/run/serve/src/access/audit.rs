@@ -4,10 +4,9 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use serde::Serialize;
+use strata_log_views::answers::times::now;
 use strata_wire::start_of;
 use utoipa::ToSchema;
-
-use crate::answers::times::now;
 
 /// Maximum number of events kept, and maximum bytes of each text of one.
 const EVENTS_MAX: usize = 1000;

@@ -17,12 +17,12 @@ use axum::response::{IntoResponse, Response};
 use ipnet::IpNet;
 use serde::Serialize;
 use strata_control::api::{Connection, Shown};
+use strata_log_views::answers::refused::Refused;
 use subtle::ConstantTimeEq as _;
 use utoipa::ToSchema;
 
 use crate::access::attempts::{Attempts, Told};
 use crate::access::audit::Audit;
-use crate::answers::refused::Refused;
 
 /// How long a login lasts.
 pub(crate) const SESSION: Duration = Duration::from_secs(12 * 3600);

@@ -21,8 +21,10 @@ pub(crate) async fn asset(uri: Uri, headers: HeaderMap) -> Response {
     let name = uri.path().trim_start_matches('/');
     let named = |name: &str| FILES.iter().find(|(known, ..)| *known == name);
     if uri.path().starts_with("/api/") {
-        let error =
-            crate::answers::refused::Refused::not_found(format!("there is no {}", uri.path()));
+        let error = strata_log_views::answers::refused::Refused::not_found(format!(
+            "there is no {}",
+            uri.path()
+        ));
         return error.into_response();
     }
     let is_file = name

@@ -10,18 +10,18 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use strata_control::client::{Client, ClientError};
 use strata_control::{DetailRequest, ModeRequest, PolicyRequest, PolicyStatus};
+use strata_log_views::answers::refused::Refused;
+use strata_log_views::answers::times;
+use strata_log_views::search::quoted;
 use strata_rules::PolicyError;
 use utoipa::ToSchema;
 
 use super::{Answer, Shared, body, bytes, query, recorder};
 use crate::access::trust::{Role, Who};
-use crate::answers::refused::Refused;
-use crate::answers::times;
 use crate::app::App;
 use crate::label::{self, Labelling};
 use crate::recorders::Recorder;
 use crate::saved::KeptQuestion;
-use crate::search::quoted;
 
 /// Maximum bytes of a reason.
 const WHY_BYTES_MAX: usize = 1 << 10;
@@ -247,7 +247,7 @@ pub(super) async fn add_policy(
     let recorder = changed(&app, &who, &id)?;
     let asked: PolicyRequest = body(given).await?;
     // The place of an error is known here.
-    crate::filters::check_match(&asked.policy.matches)?;
+    strata_log_views::filters::check_match(&asked.policy.matches)?;
     if let Err(error @ PolicyError::NoInterface) = asked.policy.policy() {
         return Err(Refused::invalid("interface", error.to_string()));
     }

@@ -3,6 +3,14 @@
 use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
+use strata_log_views::answers::refused::Refused;
+use strata_log_views::filters::{Completions, FilterCheck};
+use strata_log_views::logs::LogSummary;
+use strata_log_views::packet::PacketDetail;
+use strata_log_views::packets::PacketPage;
+use strata_log_views::search::SearchEvent;
+use strata_log_views::search::results::FlowPage;
+use strata_log_views::storage::{Reasons, Storage};
 use strata_testkit::workspace_root;
 use utoipa::OpenApi;
 
@@ -11,18 +19,10 @@ use super::change::Changed;
 use super::look::PolicyCheck;
 use super::verify::VerifyEvent;
 use crate::access::audit::AuditEvent;
-use crate::answers::refused::Refused;
 use crate::ask::{AnswerTable, Askable};
-use crate::filters::{Completions, FilterCheck};
 use crate::fleet::Fleet;
-use crate::logs::LogSummary;
-use crate::packet::PacketDetail;
-use crate::packets::PacketPage;
 use crate::recorders::{RecorderSummary, Tick};
 use crate::saved::KeptQuestion;
-use crate::search::SearchEvent;
-use crate::search::results::FlowPage;
-use crate::storage::{Reasons, Storage};
 
 /// The line of the file after which they are.
 const MADE: &str =

@@ -10,6 +10,11 @@ use axum::http::{StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use strata_archive::ArchiveError;
 use strata_control::api::Connection;
+use strata_log_views::answers::refused::Refused;
+use strata_log_views::logs as of_logs;
+use strata_log_views::search::{Asked, Sought};
+use strata_log_views::work::body::{Sink, body as streamed_body};
+use strata_log_views::work::until;
 use strata_query::{
     ByLink, ExportOptions, Exported, ExportedFlows, FileFormat, FlowOptions, RecordFormat,
     check_keys, export as export_packets, export_flow_table, export_flows, export_packet_table,
@@ -20,11 +25,6 @@ use strata_wire::count_of;
 use super::look::{DOWNLOAD, note_search, sought};
 use super::{Shared, query};
 use crate::access::trust::{Role, Who};
-use crate::answers::refused::Refused;
-use crate::logs as of_logs;
-use crate::search::{Asked, Sought};
-use crate::work::body::{Sink, body as streamed_body};
-use crate::work::until;
 
 /// What a download holds.
 enum Holds {

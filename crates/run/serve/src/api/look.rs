@@ -11,27 +11,27 @@ use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
 use strata_control::api::Connection;
 use strata_filter::Filter;
+use strata_log_views::answers::parts::Covered;
+use strata_log_views::answers::refused::Refused;
+use strata_log_views::filters::{Completions, FilterCheck};
+use strata_log_views::logs::{LogSummary, RecordingState, RecordingSummary};
+use strata_log_views::packet::{Dissection, Dissector, PacketDetail, detail, look_up};
+use strata_log_views::packets::{self, PacketPage};
+use strata_log_views::search::found::Totals;
+use strata_log_views::search::results::{FlowPage, Page};
+use strata_log_views::search::series::Series;
+use strata_log_views::search::{self, Asked, Sought};
+use strata_log_views::storage::{Reasons, Storage};
+use strata_log_views::why::would::{Would, would};
+use strata_log_views::work::body::body as streamed_body;
+use strata_log_views::work::{LONG, until};
+use strata_log_views::{filters, logs as of_logs, packet::tshark, storage as stored, work::child};
 use strata_rules::Action;
 use utoipa::ToSchema;
 
 use super::{Answer, Shared, body, query};
 use crate::access::trust::{Role, Who};
-use crate::answers::parts::Covered;
-use crate::answers::refused::Refused;
 use crate::app::App;
-use crate::filters::{Completions, FilterCheck};
-use crate::logs::{LogSummary, RecordingState, RecordingSummary};
-use crate::packet::{Dissection, Dissector, PacketDetail, detail, look_up};
-use crate::packets::{self, PacketPage};
-use crate::search::found::Totals;
-use crate::search::results::{FlowPage, Page};
-use crate::search::series::Series;
-use crate::search::{self, Asked, Sought};
-use crate::storage::{Reasons, Storage};
-use crate::why::would::{Would, would};
-use crate::work::body::body as streamed_body;
-use crate::work::{LONG, until};
-use crate::{filters, logs as of_logs, packet::tshark, storage as stored, work::child};
 
 /// How long a download may take: the client that takes it bounds it.
 pub(super) const DOWNLOAD: std::time::Duration = std::time::Duration::from_secs(6 * 3600);
@@ -246,7 +246,7 @@ pub(super) async fn search(
     Ok(lines(body))
 }
 
-pub(super) fn lines(body: crate::work::body::Body) -> Response {
+pub(super) fn lines(body: strata_log_views::work::body::Body) -> Response {
     let kind = [(header::CONTENT_TYPE, "application/x-ndjson")];
     (kind, Body::new(body)).into_response()
 }

@@ -5,8 +5,7 @@ use axum::extract::{Query, Request};
 use axum::http::Uri;
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-
-use crate::answers::refused::Refused;
+use strata_log_views::answers::refused::Refused;
 
 /// The paths that take parameters, below `/api/v1`; `*` is any segment. The names are those of `openapi.yaml`.
 const PARAMETERS: [(&str, &[&str]); 11] = [

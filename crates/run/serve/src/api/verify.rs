@@ -8,15 +8,15 @@ use axum::response::Response;
 use serde::Serialize;
 use strata_archive::{Verified, verify_telling};
 use strata_control::api::Connection;
+use strata_log_views::answers::refused::Refused;
+use strata_log_views::logs as of_logs;
+use strata_log_views::work::body::{Sink, body as streamed_body};
+use strata_log_views::work::until;
 use strata_store::{Log, Part, damage_texts};
 use utoipa::ToSchema;
 
 use super::Shared;
 use super::look::{DOWNLOAD, lines};
-use crate::answers::refused::Refused;
-use crate::logs as of_logs;
-use crate::work::body::{Sink, body as streamed_body};
-use crate::work::until;
 
 /// Maximum number of damaged places that are reported.
 const DAMAGE_MAX: usize = 1000;

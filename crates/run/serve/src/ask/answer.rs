@@ -6,12 +6,12 @@ use std::cmp::Ordering;
 use serde::Deserialize;
 use serde_json::{Number, Value};
 use strata_gpv::marple::ValueKind;
+use strata_log_views::answers::refused::Refused;
+use strata_log_views::answers::times;
+use strata_log_views::work::child::Answered;
 
 use super::{AnswerColumn, BYTES_MAX, ColumnType};
-use crate::answers::refused::Refused;
-use crate::answers::times;
 use crate::ask::shape::Shape;
-use crate::work::child::Answered;
 
 /// Integers of at least this magnitude JavaScript may round.
 const EXACT_END: u64 = 1 << 53;

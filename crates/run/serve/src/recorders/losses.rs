@@ -4,9 +4,8 @@ use std::collections::hash_map::{Entry, HashMap};
 
 use serde::Serialize;
 use strata_control::Status;
+use strata_log_views::logs::HowNotKept;
 use utoipa::ToSchema;
-
-use crate::logs::HowNotKept;
 
 /// Packets that a recording lost.
 #[derive(Clone, Debug, Serialize, ToSchema)]
@@ -103,7 +102,7 @@ impl Losses {
             let is_new = matches!(grown, Entry::Vacant(_)) && is_watched;
             let grown = grown.or_default();
             if one.packets_per_second > 0.0 {
-                let now = crate::answers::times::now();
+                let now = strata_log_views::answers::times::now();
                 if is_new {
                     grown.first = Some(now.clone());
                 }

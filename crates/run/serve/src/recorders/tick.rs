@@ -4,11 +4,11 @@ use std::time::Instant;
 
 use serde::Serialize;
 use strata_control::{CpuStatus, ShedStatus, Status};
+use strata_log_views::answers::parts::RecorderEvent;
 use utoipa::ToSchema;
 
 use super::losses::{Lost, NotKept, dropped_advice, not_kept};
 use super::{DISK_SPACE, State};
-use crate::answers::parts::RecorderEvent;
 
 /// The current state of a recording.
 #[derive(Clone, Debug, Serialize, ToSchema)]

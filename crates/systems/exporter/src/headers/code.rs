@@ -14,7 +14,7 @@ pub(super) type Coded = (usize, u32);
 /// last one of another /8; all.
 pub(super) const ADDRESS: [u32; 8] = [PLACE_BITS, 16, 20, 24, 16, 20, 24, 32];
 
-/// The widths by code again, for [`super::fast_read`].
+/// The widths by code again, for [`super::fast::read`].
 pub(super) static ADDRESS_WIDTHS: [Width; 8] = Width::all(ADDRESS);
 pub(super) static LEN_WIDTHS: [Width; 8] = Width::all(LEN);
 pub(super) static TTL_WIDTHS: [Width; 4] = Width::all(TTL);

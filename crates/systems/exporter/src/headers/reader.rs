@@ -2,7 +2,7 @@
 
 use super::fields::OUT_LEN;
 use super::model::Model;
-use super::{Header, Invalid, fast_read, head, other, read};
+use super::{Header, Invalid, fast, head, other, read};
 use crate::bits::Reader;
 use crate::datagram::{Datagram, FormatError, HEADER_LEN, Kind, LEN_MAX};
 
@@ -15,7 +15,7 @@ pub struct HeaderReader {
     /// A plain header, and any other.
     plain: [u8; OUT_LEN],
     other: Vec<u8>,
-    /// Whether [`fast_read`] reads what it can. Tests compare what [`super::read`] makes of it.
+    /// Whether [`fast::read`] reads what it can. Tests compare what [`super::read`] makes of it.
     pub(super) is_fast: bool,
 }
 
@@ -83,7 +83,7 @@ impl HeaderReader {
             } else {
                 let out = &mut self.plain;
                 let fast = if !cfg!(test) || self.is_fast {
-                    fast_read::read(r, model, kind, out)
+                    fast::read::read(r, model, kind, out)
                 } else {
                     None
                 };

@@ -2,7 +2,7 @@
 
 use strata_wire::LinkType;
 
-use super::fast_write::{self, Outcome};
+use super::fast::write::{self as fast_write, Outcome};
 use super::fields::{Fields, PREFIX_MAX, network_at};
 use super::index::Index;
 use super::kind::Head;

@@ -16,7 +16,7 @@ use strata_wire::LinkType;
 use super::batch::Slot;
 use super::clock;
 use super::error::LiveError;
-use super::interface::Device;
+use super::host::interface::Device;
 use super::kernel::{Common, Kernel};
 use super::options::{LiveOptions, Stamps};
 use super::ring::{Ring, RingCounts, in_order};
@@ -60,7 +60,7 @@ pub(super) fn can_share(device: &Device, options: &LiveOptions) -> bool {
         && !device.is_loopback
         && match options.stamps {
             Stamps::Host => true,
-            Stamps::Auto => !super::interface::stamps(&device.name),
+            Stamps::Auto => !super::host::interface::stamps(&device.name),
             Stamps::Adapter => false,
         }
 }

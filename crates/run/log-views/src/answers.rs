@@ -1,0 +1,5 @@
+//! What answers of the API have in common.
+
+pub mod parts;
+pub mod refused;
+pub mod times;
