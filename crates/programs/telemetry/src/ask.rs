@@ -89,7 +89,8 @@ Counters have no keys: the collector remembers the keys with the largest counts,
 them (with --generations G, at least 512 / G for each generation). If there were more keys, the last
 line gives the count below which keys may be missing.
 
-A count is never too small; `strata telemetry get` shows by how much it may be too large.
+A count may be too large, and `strata telemetry get` shows by how much. It is not too small unless
+counters are reset or halved, or reach 2^64.
 
 With several collectors, each has only its own keys: query all of them.")]
 pub(super) struct TopArgs {
