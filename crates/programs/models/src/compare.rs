@@ -64,7 +64,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     };
     if args.read.is_empty() {
         return Err(refuse(
-            "-r FILE: name a capture or a log to compare them on",
+            "no packets to compare the models on: add -r FILE, a capture or a log",
         ));
     }
     let names = [first, second].map(|path| path.display().to_string());

@@ -384,11 +384,14 @@ pub(super) fn say_what_is_missing(unread: Unread, cursor: Option<&str>) {
     match unread.missing {
         (0, 0) => {}
         (min, max) if min == max => {
-            text::warn(&format!("{} missing", text::count_of(min, "record")));
+            text::warn(&format!(
+                "{} missing: lost or damaged (see `strata stream check`)",
+                text::count_of(min, "record")
+            ));
         }
         (min, max) => {
             text::warn(&format!(
-                "between {} and {} records missing",
+                "between {} and {} records missing: lost or damaged (see `strata stream check`)",
                 grouped(min),
                 grouped(max)
             ));

@@ -276,7 +276,10 @@ fn what_cannot_be_anonymized_is_refused_or_said() {
     let out = out.to_str().unwrap();
     for format in ["csv", "json", "ipfix", "flows-parquet", "packets-parquet"] {
         let said = refused(&mut export(out, &key, &["-F", format]));
-        assert!(said.contains("--anonymize: write pcapng or pcap"), "{said}");
+        assert!(
+            said.contains("--anonymize applies only to pcapng and pcap"),
+            "{said}"
+        );
     }
     let both = export(out, &key, &["--tls-keys", &key]).output().unwrap();
     assert_eq!(both.status.code(), Some(2));
