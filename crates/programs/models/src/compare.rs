@@ -60,7 +60,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let [first, second] = match &args.models[..] {
         [] => return of_recording(args),
         [first, second] => [first, second],
-        _ => return Err(refuse("name two models to compare")),
+        _ => return Err(refuse("only two models can be compared: name two")),
     };
     if args.read.is_empty() {
         return Err(refuse(

@@ -353,7 +353,8 @@ fn tokens(file: &Path) -> Result<Vec<(Role, String)>> {
                 let known = known.ok_or_else(|| {
                     let number = number + 1;
                     refuse(format!(
-                        "{named}, line {number}: write look, payload or change, and a token"
+                        "{named}, line {number}: not a role and a token: write look, payload or \
+                         change, then a token"
                     ))
                 });
                 (known?, token.trim())

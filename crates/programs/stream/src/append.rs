@@ -296,8 +296,8 @@ impl Intake<'_> {
         let max = self.output.record_len_max();
         if let Some(len) = len.filter(|&len| exact::<usize>(len) > max) {
             bail!(
-                "standard input: the length at byte {} is {len}, and records have at most {max} \
-                 bytes: is the input framed (4 bytes of length, little-endian, before each \
+                "standard input: the length at byte {} is {len}, and records may be at most {max} \
+                 bytes long: is the input framed (4 bytes of length, little-endian, before each \
                  record)?",
                 self.taken
             );
@@ -386,7 +386,7 @@ fn wait(stdin: &io::Stdin, deadline: Instant) -> Result<bool> {
     match poll(&mut ready, Some(&limit)) {
         Ok(count) => Ok(count > 0),
         Err(rustix::io::Errno::INTR) => Ok(false),
-        Err(error) => Err(error).context("standard input"),
+        Err(error) => Err(error).context("cannot read standard input"),
     }
 }
 
@@ -403,7 +403,7 @@ fn take_input(intake: &mut Intake<'_>, stop: &AtomicBool) -> Result<()> {
                 Ok(0) => return intake.append(true),
                 Ok(_) => intake.append(false)?,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error).context("standard input"),
+                Err(error) => return Err(error).context("cannot read standard input"),
             }
             intake.output.appended(Instant::now());
         }

@@ -126,7 +126,8 @@ impl Args {
         let is_placed = self.cursor.is_some() || self.since.is_some() || self.records.is_some();
         if !self.filters.is_empty() && !is_placed && !self.follow {
             return Err(refuse(
-                "--where: say which records to look at: --cursor 0.0 for all, --since, -n or --follow",
+                "--where needs records to look at: add --cursor 0.0 (for all), --since, -n or \
+                 --follow",
             ));
         }
         Ok(Printing {

@@ -39,7 +39,7 @@ pub(crate) struct RetentionArgs {
     /// newest file and packets that a policy protects are never deleted for space. The size
     /// includes all files in the log's directory, even those that are never deleted (manifest.json,
     /// archive.json, models, checkpoints, drift, policies.jsonl). Files that were moved elsewhere
-    /// (`strata move`) do not count and are not deleted.
+    /// (`strata move`) are neither included nor deleted.
     #[arg(long, value_name = "SIZE")]
     max_size: Option<String>,
 

@@ -54,7 +54,7 @@ pub enum Refusal {
     #[error("the reports are duplicates, or too late")]
     Duplicate,
     /// Processing the datagram caused a panic of this program.
-    #[error("a bug in this program")]
+    #[error("processing it failed because of a bug in this program")]
     Fault,
 }
 

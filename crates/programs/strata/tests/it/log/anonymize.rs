@@ -286,7 +286,7 @@ fn what_cannot_be_anonymized_is_refused_or_said() {
     let short = dir.path().join("short");
     fs::write(&short, "0123").unwrap();
     for (file, why) in [
-        (short.to_str().unwrap(), "has 4 bytes, not the 32 bytes"),
+        (short.to_str().unwrap(), "is 4 bytes long, not the 32 bytes"),
         ("/dev/zero", "has 4096 bytes"),
         ("missing.key", "missing.key: cannot read the key"),
     ] {
