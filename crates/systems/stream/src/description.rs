@@ -73,14 +73,13 @@ pub enum DescriptionError {
     Short(usize),
     /// Changed since it was written.
     #[error(
-        "its first 144 bytes (its description) are damaged: restore them from a copy of this \
-             file"
+        "its first 144 bytes (its description) are damaged: restore them from a copy of this file"
     )]
     Tag,
     /// A form or name that cannot be.
     #[error(
-        "its first 144 bytes (its description) have an invalid {0}: restore them from a copy \
-             of this file"
+        "its first 144 bytes (its description) have an invalid {0}: restore them from a copy of \
+         this file"
     )]
     Field(&'static str),
     /// Sizes that cannot be.

@@ -92,7 +92,7 @@ impl Page {
             self.process = None;
             warn!(
                 "--serve: `strata serve` has exited ({status}); the recording continues. To see \
-                   the page again, run `strata serve LOG --socket SOCKET`"
+                 the page again, run `strata serve LOG --socket SOCKET`"
             );
         }
     }

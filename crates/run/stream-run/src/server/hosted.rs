@@ -287,8 +287,8 @@ impl HostedSession {
         }
         let Some(open) = &mut self.open else {
             return refused(
-                "this stripe does not exist on the server: create a stream with \
-                            --stripe HOST:PORT/NAME",
+                "this stripe does not exist on the server: create a stream with --stripe \
+                 HOST:PORT/NAME",
             );
         };
         match *request {

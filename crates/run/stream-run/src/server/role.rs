@@ -284,8 +284,8 @@ impl Server {
         if let Err(error) = spawned {
             self.refused.fetch_add(1, Ordering::Relaxed);
             self.warn(&format!(
-                "cannot start a thread for {address}, which is refused: {error} \
-                                (see the limits of threads: ulimit -u, pids.max)"
+                "cannot start a thread for {address}, which is refused: {error} (see the limits of \
+                 threads: ulimit -u, pids.max)"
             ));
         }
     }

@@ -88,10 +88,7 @@ pub(super) fn serve(
                 None => {
                     return Ok(refuse(
                         peer,
-                        &format!(
-                            "this server offers no stripe {name} \
-                                                         (--offer-stripe)"
-                        ),
+                        &format!("this server offers no stripe {name} (--offer-stripe)"),
                     )?);
                 }
             }

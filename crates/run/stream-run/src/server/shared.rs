@@ -31,8 +31,8 @@ pub enum SharedError {
     Stream(#[from] StreamError),
     /// A record of the producer is too long; the stream is as it was.
     #[error(
-        "a record of {len} bytes is too long: records of this stream may be at most {max} \
-             bytes long"
+        "a record of {len} bytes is too long: records of this stream may be at most {max} bytes \
+         long"
     )]
     TooLong {
         /// Its bytes.

@@ -26,7 +26,7 @@ pub enum Refusal {
     /// Data that are empty, longer than 64 bytes, or longer than the store's.
     #[error(
         "the data is empty, longer than 64 bytes or than the store's --data-bytes or \
-             --entry-bytes, or not the 8 bytes of Key-Increment or the 4 of a postcard"
+         --entry-bytes, or not the 8 bytes of Key-Increment or the 4 of a postcard"
     )]
     DataLen,
     /// An increment above [`INCREMENT_MAX`](crate::key_increment::INCREMENT_MAX).
