@@ -196,7 +196,8 @@ def table(figures: dict[str, Any], more: Mapping[str, str] | None = None) -> lis
         lines.append(f"| {row['attack']} | {row['site']} | " + " | ".join(cells) + " |")
     lines += [
         "",
-        "Differences of means in percentage points, and 95 % of a paired bootstrap over flows:",
+        "Differences of means in percentage points: median and 95 % interval of a paired "
+        "bootstrap over flows:",
         "",
         "| | packets | flows |",
         "|---|---:|---:|",

@@ -25,7 +25,7 @@ from . import cases as cases_module
 from .cases import BUDGET, FIRST, RANDOM, RELATED, TRAINED_ON
 
 POISON = (0.01, 0.1)
-SHIPPED, DOUBTING = "shipped, no doubt", "shipped"
+SHIPPED, DOUBTING = "shipped, doubt disabled", "shipped"
 BY_BYTES, ALONE, BOTH = "trained by bytes", "learnt alone", "learnt and trained"
 WITH_SHIPPED = "learnt and shipped"
 

@@ -334,8 +334,8 @@ def _is_elsewhere(table: str, sensor: str, others: list[str]) -> str:
     many = "s" if len(others) > 1 else ""
     return (
         f"{table}: this log, or a copy of it, is published there as sensor{many} {names}: as "
-        f"'{sensor}' too, its rows would count twice: give --sensor {others[0]}, or --replace to "
-        f"rename the sensor{many} to '{sensor}'"
+        f"'{sensor}' too, its rows would be counted twice: give --sensor {others[0]}, or --replace "
+        f"to rename the sensor{many} to '{sensor}'"
     )
 
 

@@ -231,7 +231,7 @@ class Store:
         return value, (most >= max(agree, 1)) & ~tied
 
     def counts(self, keys: np.ndarray, generation: Generation | None = None) -> np.ndarray:
-        """What was added for keys, in all generations together: never too small."""
+        """What was added for keys, in all generations together: an upper bound."""
         hashes = self.hasher.hash(keys)
         total = np.zeros(len(hashes), dtype=U64)
         for index in self._indices(generation):

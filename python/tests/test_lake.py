@@ -186,7 +186,7 @@ def test_files_of_a_log_have_one_sensor(strata, tmp_path, site, monkeypatch):
     both = expected({"edge": made, "renamed": made}, "packets", "src")
     assert rows(site, "packets", "sensor", "src") == both
     for sensor in ("edge", "renamed"):
-        with pytest.raises(lake.LakeError, match="would count twice"):
+        with pytest.raises(lake.LakeError, match="would be counted twice"):
             _publish(made, site, sensor)
     lake.publish(made, site[0], "site", "edge", warehouse=site[1], replace=True)
     is_whole(site, {"edge": made})

@@ -171,7 +171,7 @@ pub enum ParseKeysError {
     )]
     Line(usize),
     /// There are too many.
-    #[error("more than {KEYS_MAX} keys")]
+    #[error("contains more than {KEYS_MAX} keys: remove old ones")]
     TooMany,
     /// There is no key.
     #[error("contains no key: write 64 hexadecimal digits on a line (`openssl rand -hex 32`)")]

@@ -78,7 +78,7 @@ impl Secret {
         let secret = bytes.trim_ascii();
         if bytes.len() > LEN_MAX || secret.len() < LEN_MIN {
             return Err(refuse(format!(
-                "a secret must have from {LEN_MIN} to {LEN_MAX} bytes: make one with `openssl rand \
+                "a secret must be {LEN_MIN} to {LEN_MAX} bytes long: make one with `openssl rand \
                  -hex 32`"
             )));
         }

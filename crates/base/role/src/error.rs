@@ -42,8 +42,13 @@ pub enum RoleError {
     #[error(transparent)]
     Io(#[from] io::Error),
     /// A thread cannot be started.
-    #[error("cannot start a thread")]
-    Thread(#[source] io::Error),
+    #[error("cannot start the thread that {task}")]
+    Thread {
+        /// What it would do, as in `writes status.json`.
+        task: &'static str,
+        /// Why.
+        source: io::Error,
+    },
     /// A thread panicked: a fault of Strata's own.
     #[error("{0}")]
     Panicked(&'static str),
@@ -56,6 +61,11 @@ pub enum RoleError {
 pub type Result<T, E = RoleError> = std::result::Result<T, E>;
 
 impl RoleError {
+    /// That the thread for a task cannot be started: `task` is what it does, as in `writes status.json`.
+    pub fn thread(task: &'static str) -> impl FnOnce(io::Error) -> Self {
+        move |source| Self::Thread { task, source }
+    }
+
     /// An error of what only one role does.
     pub fn own(error: impl Error + Send + Sync + 'static) -> Self {
         Self::Own(Box::new(error))

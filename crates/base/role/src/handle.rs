@@ -72,7 +72,7 @@ impl<S: Spec> Handle<S> {
             running,
             stop,
             ended,
-            thread: Some(thread.map_err(RoleError::Thread)?),
+            thread: Some(thread.map_err(RoleError::thread("does the work"))?),
         })
     }
 

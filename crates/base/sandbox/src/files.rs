@@ -39,7 +39,7 @@ const SHARED: [&str; 11] = [
 #[derive(Debug, thiserror::Error)]
 pub enum FilesError {
     /// The kernel refused.
-    #[error("Landlock: {0}")]
+    #[error("cannot restrict access to files (Landlock): {0}")]
     Ruleset(#[from] RulesetError),
     /// The kernel has no Landlock, or it is disabled.
     #[error(

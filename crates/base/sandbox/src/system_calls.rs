@@ -27,10 +27,10 @@ use syscalls::Sysno;
 #[derive(Debug, thiserror::Error)]
 pub enum SystemCallError {
     /// The filter cannot be built for this machine.
-    #[error("seccomp: {0}")]
+    #[error("cannot filter system calls (seccomp): {0}")]
     Filter(#[from] BackendError),
     /// The kernel refused it.
-    #[error("seccomp: {0}")]
+    #[error("cannot filter system calls (seccomp): {0}")]
     Apply(#[from] seccompiler::Error),
     /// The handler cannot be installed.
     #[error("cannot handle SIGSYS: {0}")]

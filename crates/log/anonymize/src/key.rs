@@ -15,8 +15,8 @@ pub struct Key([u8; LEN]);
 pub enum KeyError {
     /// Neither 32 bytes nor 64 digits.
     #[error(
-        "has {bytes} bytes, not the 32 bytes or 64 hexadecimal digits of a Crypto-PAn key: `openssl rand -hex 32 > \
-         anon.key` makes one"
+        "is {bytes} bytes long, not the 32 bytes or 64 hexadecimal digits of a Crypto-PAn key: \
+         `openssl rand -hex 32 > anon.key` makes one"
     )]
     Length {
         /// Bytes, without `0x` before and white space after them.

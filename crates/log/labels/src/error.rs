@@ -15,7 +15,7 @@ pub enum ValueError {
     /// Not an address.
     #[error(transparent)]
     Address(#[from] AddrParseError),
-    /// Not a whole number in its range.
+    /// Not a port, outside of conditions.
     #[error(transparent)]
     Whole(#[from] ParseIntError),
     /// Not a number.
@@ -62,14 +62,14 @@ pub enum ValueError {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LineError {
-    /// A value that cannot be read; why, if there is more to say than that.
-    #[error("'{text}' in {place} cannot be read{}", because(source.as_ref()))]
+    /// A value of another kind than its place has.
+    #[error("'{text}' in {place} is not {}", expected(source.as_ref()))]
     Cell {
         /// As written.
         text: String,
         /// Its column or field.
         place: String,
-        /// What is wrong with it.
+        /// What is wrong with it; `None` if it is not a time.
         source: Option<ValueError>,
     },
     /// A label that cannot be a class.
@@ -111,10 +111,10 @@ pub enum LineError {
         named: usize,
     },
     /// A line that is too long for an event.
-    #[error("longer than 1 MiB")]
+    #[error("the line is longer than 1 MiB")]
     Long,
     /// A field that an event needs is missing, or empty.
-    #[error("no '{0}'")]
+    #[error("the field '{0}' is missing or empty")]
     Missing(&'static str),
     /// An object of JSON that has no type of event.
     #[error("the line has no event_type, so it is not an event of Suricata")]
@@ -132,15 +132,15 @@ pub enum LineError {
     #[error("there are more than {0} different categories")]
     Categories(usize),
     /// A connection without a label, where each needs one.
-    #[error("no member 'label'")]
+    #[error("the object has no member 'label'")]
     NoLabel,
     /// JSON, but not an object.
-    #[error("not an object")]
+    #[error("the line is not a JSON object")]
     NoObject,
 }
 
 impl LineError {
-    /// That what is written in a place cannot be read.
+    /// That what is written in a place is not what belongs there; without a source, a time does.
     pub(crate) fn cell(text: &str, place: impl Into<String>, source: Option<ValueError>) -> Self {
         Self::Cell {
             text: text.to_owned(),
@@ -155,8 +155,19 @@ impl LineError {
     }
 }
 
-fn because(source: Option<&ValueError>) -> String {
-    source.map_or_else(String::new, |source| format!(": {source}"))
+/// What belongs into a place that has something else.
+fn expected(source: Option<&ValueError>) -> String {
+    let kind = match source {
+        None | Some(ValueError::Time(_)) => "a time",
+        Some(ValueError::Address(_)) => "an IP address",
+        Some(ValueError::Whole(_) | ValueError::Port { .. }) => "a port (0 to 65535)",
+        Some(ValueError::Number(_)) => "a number",
+        Some(ValueError::Protocol { .. }) => "the name or number of an IP protocol",
+        Some(source @ (ValueError::Network { .. } | ValueError::Column)) => {
+            return format!("valid: {source}");
+        }
+    };
+    kind.to_owned()
 }
 
 /// What is wrong with the text of a label file.
@@ -164,10 +175,10 @@ fn because(source: Option<&ValueError>) -> String {
 #[non_exhaustive]
 pub enum ContentError {
     /// It is no label file.
-    #[error("not a label file: no column 'label' in the first line '{0}'")]
+    #[error("not a label file: the column 'label' is missing in the first line '{0}'")]
     NoLabels(String),
     /// A column that it needs is missing.
-    #[error("line 1: no column '{0}'")]
+    #[error("line 1: the column '{0}' is missing")]
     NoColumn(&'static str),
     /// It is no CSV.
     #[error(transparent)]

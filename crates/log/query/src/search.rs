@@ -249,7 +249,7 @@ pub fn search<T: TakeFound + Send>(
             let named = thread::Builder::new().name("strata-search".into());
             let started = named.spawn_scoped(scope, work);
             started.map_err(|source| ArchiveError::Io {
-                file: String::from("a thread"),
+                file: String::from("a thread that searches the log"),
                 action: "start",
                 source,
             })?;

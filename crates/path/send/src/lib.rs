@@ -95,7 +95,7 @@ pub enum SendError {
     )]
     NoLiveFrames(String),
     /// A system call failed.
-    #[error("{interface}: {call}: {source}")]
+    #[error("{interface}: {call} failed: {source}")]
     System {
         /// The interface.
         interface: String,
@@ -211,7 +211,9 @@ impl Sender {
             .then(|| LiveFrames::open(ifindex, slots, frame_max, tail));
         let (slots, frames) = match live {
             Some(Ok((slots, frames))) => (slots, Some(frames)),
-            Some(Err(error)) if method.is_some() => return Err(system("XDP live frames")(error)),
+            Some(Err(error)) if method.is_some() => {
+                return Err(system("sending XDP live frames")(error));
+            }
             None if method == Some(Method::LiveFrames) => {
                 return Err(SendError::TooLong {
                     interface: interface.to_owned(),
@@ -220,7 +222,8 @@ impl Sender {
                 });
             }
             _ => (
-                Slots::in_memory(slots, frame_max).map_err(system("memory for frames"))?,
+                Slots::in_memory(slots, frame_max)
+                    .map_err(system("allocating memory for frames"))?,
                 None,
             ),
         };

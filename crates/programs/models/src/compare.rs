@@ -60,11 +60,11 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let [first, second] = match &args.models[..] {
         [] => return of_recording(args),
         [first, second] => [first, second],
-        _ => return Err(refuse("name two models to compare")),
+        _ => return Err(refuse("only two models can be compared: name two")),
     };
     if args.read.is_empty() {
         return Err(refuse(
-            "-r FILE: name a capture or a log to compare them on",
+            "no packets to compare the models on: add -r FILE, a capture or a log",
         ));
     }
     let names = [first, second].map(|path| path.display().to_string());

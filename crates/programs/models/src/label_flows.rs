@@ -60,7 +60,7 @@ struct AddArgs {
     #[arg(short = 'o', long, value_name = "FILE")]
     output: PathBuf,
 
-    /// Label the flow with this Community ID, which IDS alerts and other tools print; if several
+    /// Label the flow whose Community ID is ID, as IDS alerts and other tools print it; if several
     /// flows have this ID, label all of them. May be given several times.
     #[arg(long = "community-id", value_name = "ID")]
     community_ids: Vec<String>,

@@ -16,9 +16,9 @@ const NS_PER_S: u64 = 1_000_000_000;
 /// Commands of `strata lake`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Show what the tables have of each sensor, and how far it is behind.
+    /// Show the files and the lag of each sensor in the tables.
     Status(StatusArgs),
-    /// Remove what is older than the tables keep, and old snapshots.
+    /// Remove files that exceed the tables' retention, and old snapshots.
     Expire(ExpireArgs),
     /// Remove a host's packets and flows from the tables, and print a proof.
     Erase(EraseArgs),
@@ -43,10 +43,10 @@ pub(crate) struct StatusArgs {
 /// Arguments of `strata lake expire`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Files leave the tables, and stay in the logs of their sensors, where `strata prune` deletes them.
-The tables remember --keep and --keep-class: `strata publish` adds no older files, and later runs of
-this command need not repeat them. Without them, the tables have what the logs have. Also merges
-small manifests. Run it once a day.
+This command removes files from the tables only: they stay in the logs of their sensors, until
+`strata prune` deletes them. The tables remember --keep and --keep-class: `strata publish` adds no
+older files, and later runs of this command need not repeat them. Without them, the tables keep
+files as long as the logs do. It also merges small manifests. Run it once a day.
 
 Examples:
   strata lake expire --catalog http://catalog:8181 --namespace site
@@ -58,8 +58,9 @@ pub(crate) struct ExpireArgs {
     #[command(flatten)]
     tables: TablesArgs,
 
-    /// Remove packets older than this: 12h, 30d, 8w. A file is removed once its hour ended that long
-    /// ago. Packets that a policy protects stay unless --keep-class protected:TIME sets a limit.
+    /// Remove packets older than this: 12h, 30d, 8w. A file is removed once its whole hour is older
+    /// than TIME. Packets that a policy protects stay unless --keep-class protected:TIME sets a
+    /// limit.
     #[arg(long, value_name = "TIME", value_parser = duration_ns)]
     keep: Option<u64>,
 

@@ -55,8 +55,7 @@ enum Command {
 enum Model {
     /// Put another model in force: the shadow model of a running recording, or a model file.
     Promote(promote::Args),
-    /// Compare two models: on a capture or a log, or the model and the shadow model of a running
-    /// recording.
+    /// Compare two models on captures or logs, or the two models of a running recording.
     Compare(Box<compare::Args>),
     /// Write a model as tables of the switch program titanlog.
     P4(p4::Args),

@@ -64,7 +64,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         ([new, file], false) => replace(new, file, args.force),
         ([file], true) => back_to(file),
         ([_], false) => Err(refuse(
-            "name the model to promote and the file to replace: strata model promote NEW FILE",
+            "only one file is named: name the model to promote and the file to replace, as in \
+             `strata model promote NEW FILE`",
         )),
         _ => Err(refuse("--back takes one file: the file to restore")),
     }

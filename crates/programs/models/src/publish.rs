@@ -20,7 +20,7 @@ pub(crate) struct TablesArgs {
     catalog: String,
 
     /// Store the tables' metadata at this URL, such as file:///srv/lake or s3://BUCKET/PREFIX.
-    /// Required for a catalog in a database; a REST catalog has its own place.
+    /// Required for a catalog in a database; a REST catalog stores it itself.
     #[arg(long, value_name = "URI")]
     warehouse: Option<String>,
 
@@ -48,8 +48,8 @@ impl TablesArgs {
 /// Arguments of `strata publish`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-The tables of a namespace are packets and flows. Their data files are the compacted files of the log
-in their present place: nothing is copied or rewritten. Afterwards, both tables list exactly the
+The tables of a namespace are packets and flows. Their data files are the compacted files of the
+log, where they are: nothing is copied or rewritten. Afterwards, both tables list exactly the
 current compacted files of this sensor: the tables have the files that compaction added, and no
 longer have files that were deleted. Run this command after each compaction, or let it run with
 --every. The tables are partitioned by the columns sensor, hour and retention.

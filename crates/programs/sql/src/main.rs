@@ -68,7 +68,7 @@ impl Program for Args {
             bound_memory(self.line.memory)?;
         }
         let runtime = tokio::runtime::Builder::new_multi_thread().build();
-        let runtime = runtime.context("cannot start threads")?;
+        let runtime = runtime.context("cannot start threads for the query")?;
         let answered = runtime.block_on(answer(self));
         answered.map_err(plainly)
     }

@@ -61,8 +61,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "PATH")]
     socket: Vec<PathBuf>,
 
-    /// Show the agents of the controller with this directory (`strata controller run --state`) or
-    /// with the socket in this directory.
+    /// Show the agents of a controller: DIR is its --state directory, or the directory of its
+    /// socket.
     #[arg(long, value_name = "DIR")]
     fleet: Option<PathBuf>,
 
@@ -353,7 +353,8 @@ fn tokens(file: &Path) -> Result<Vec<(Role, String)>> {
                 let known = known.ok_or_else(|| {
                     let number = number + 1;
                     refuse(format!(
-                        "{named}, line {number}: write look, payload or change, and a token"
+                        "{named}, line {number}: not a role and a token: write look, payload or \
+                         change, then a token"
                     ))
                 });
                 (known?, token.trim())
@@ -377,8 +378,8 @@ fn tokens(file: &Path) -> Result<Vec<(Role, String)>> {
         if token.len() < TOKEN_BYTES_MIN {
             let number = number + 1;
             return Err(refuse(format!(
-                "{named}, line {number}: a token must have at least {TOKEN_BYTES_MIN} bytes: make one with \
-                 `openssl rand -hex 32`"
+                "{named}, line {number}: a token must be at least {TOKEN_BYTES_MIN} bytes long: \
+                 make one with `openssl rand -hex 32`"
             )));
         }
         tokens.push((role, token.to_owned()));
@@ -402,7 +403,8 @@ fn end_before_recordings() {
     }
     if let Err(error) = std::fs::write(FILE, OOM_SCORE.to_string()) {
         warn!(
-            "{FILE}: {error}: if memory runs out, the kernel may end a recording before this page"
+            "{FILE}: {error}: if memory runs out, the kernel may kill a recording before `strata \
+             serve`"
         );
     }
 }

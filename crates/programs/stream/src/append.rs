@@ -46,14 +46,14 @@ end of the input, and on Ctrl-C, all records are synced, including a last line w
 If a stripe (strata stream create --stripe) fails, records that are not yet written to it are lost
 and counted, and the exit status is then 1; all other records are in the stream.
 
-In a directory of this machine, one process at a time can append to a stream. A server takes the
+In a directory on this machine, one process at a time can append to a stream. A server takes the
 records of up to 256 processes, each record once and in its process's order: if the connection or
 the server fails, this process connects again and resends the unconfirmed records. Until then, it
 keeps them in memory, at most 64 MiB; when this is full, it reads no more input. If the server is
 still unreachable 10 s after the end of the input, or its disk is full, the process gives up the
 unconfirmed records, counts them, and exits with status 1; some of them may be in the stream.
 
-With --spool, records are first written to a directory of this machine, and are sent from there: an
+With --spool, records are first written to a directory on this machine, and are sent from there: an
 outage of the server does not stop this process. If the server cannot be reached when the input
 ends, the records that were not sent stay in the directory for the next process, and the exit status
 is 0. Beyond --spool-max, the oldest records are deleted; those not yet sent are counted.")]
@@ -296,8 +296,8 @@ impl Intake<'_> {
         let max = self.output.record_len_max();
         if let Some(len) = len.filter(|&len| exact::<usize>(len) > max) {
             bail!(
-                "standard input: the length at byte {} is {len}, and records have at most {max} \
-                 bytes: is the input framed (4 bytes of length, little-endian, before each \
+                "standard input: the length at byte {} is {len}, and records may be at most {max} \
+                 bytes long: is the input framed (4 bytes of length, little-endian, before each \
                  record)?",
                 self.taken
             );
@@ -386,7 +386,7 @@ fn wait(stdin: &io::Stdin, deadline: Instant) -> Result<bool> {
     match poll(&mut ready, Some(&limit)) {
         Ok(count) => Ok(count > 0),
         Err(rustix::io::Errno::INTR) => Ok(false),
-        Err(error) => Err(error).context("standard input"),
+        Err(error) => Err(error).context("cannot read standard input"),
     }
 }
 
@@ -403,7 +403,7 @@ fn take_input(intake: &mut Intake<'_>, stop: &AtomicBool) -> Result<()> {
                 Ok(0) => return intake.append(true),
                 Ok(_) => intake.append(false)?,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error).context("standard input"),
+                Err(error) => return Err(error).context("cannot read standard input"),
             }
             intake.output.appended(Instant::now());
         }

@@ -116,7 +116,10 @@ fn reach(dir: &Path) -> Reach {
 /// Says which stripes of a directory cannot be read.
 fn say_what_is_gone(stripes: &[String]) {
     for stripe in stripes {
-        text::warn(&format!("{stripe} is missing, and so are its records"));
+        text::warn(&format!(
+            "stripe {stripe} is missing, and its records are skipped: is its disk mounted, or its \
+             server running?"
+        ));
     }
 }
 

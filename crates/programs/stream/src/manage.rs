@@ -116,8 +116,9 @@ pub(super) fn retention(option: &str, words: &[String]) -> Result<Retention> {
             retention.bytes.replace(bytes).is_none()
         } else {
             return Err(refuse(format!(
-                "{option} '{word}': write a size such as 10GB, an age such as 7d, or both with a comma: a whole \
-                 number and kB, MB, GB, TB, KiB, MiB, GiB or TiB, or s, min, h, d or w"
+                "{option} '{word}': write a size such as 10GB, an age such as 7d, or both \
+                 separated by a comma. Numbers are whole; units are kB, MB, GB, TB, KiB, MiB, GiB \
+                 and TiB for sizes, and s, min, h, d and w for ages"
             )));
         };
         if retention.age.is_some_and(|age| age.is_zero()) {

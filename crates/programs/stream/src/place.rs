@@ -93,7 +93,7 @@ impl PlaceArgs {
         let text = self.dir.display().to_string();
         let missing = || {
             refuse(format!(
-                "{text}: name a stream: DIR NAME, or, at a server, HOST:PORT/NAME"
+                "{text} names no stream: write DIR NAME, or, at a server, HOST:PORT/NAME"
             ))
         };
         let (address, stream) = at_server(&text).ok_or_else(missing)?;

@@ -38,7 +38,7 @@ clients may append to one stream: each record is stored once, and each client's 
 order. At most 256 clients are served at a time; a client that does not read its answers is
 disconnected after 30 s.
 
-With --offer-stripe, directories of this machine hold pages of streams of other machines (strata
+With --offer-stripe, directories on this machine hold pages of streams on other machines (strata
 stream create --stripe HOST:PORT/NAME); each stripe is for the streams of one directory. Any client
 with a certificate may write and read these pages.
 

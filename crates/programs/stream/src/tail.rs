@@ -126,7 +126,8 @@ impl Args {
         let is_placed = self.cursor.is_some() || self.since.is_some() || self.records.is_some();
         if !self.filters.is_empty() && !is_placed && !self.follow {
             return Err(refuse(
-                "--where: say which records to look at: --cursor 0.0 for all, --since, -n or --follow",
+                "--where needs records to look at: add --cursor 0.0 (for all), --since, -n or \
+                 --follow",
             ));
         }
         Ok(Printing {
@@ -384,11 +385,14 @@ pub(super) fn say_what_is_missing(unread: Unread, cursor: Option<&str>) {
     match unread.missing {
         (0, 0) => {}
         (min, max) if min == max => {
-            text::warn(&format!("{} missing", text::count_of(min, "record")));
+            text::warn(&format!(
+                "{} missing: lost or damaged (see `strata stream check`)",
+                text::count_of(min, "record")
+            ));
         }
         (min, max) => {
             text::warn(&format!(
-                "between {} and {} records missing",
+                "between {} and {} records missing: lost or damaged (see `strata stream check`)",
                 grouped(min),
                 grouped(max)
             ));

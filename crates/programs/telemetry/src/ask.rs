@@ -89,7 +89,8 @@ Counters have no keys: the collector remembers the keys with the largest counts,
 them (with --generations G, at least 512 / G for each generation). If there were more keys, the last
 line gives the count below which keys may be missing.
 
-A count is never too small; `strata telemetry get` shows by how much it may be too large.
+A count may be too large, and `strata telemetry get` shows by how much. It is not too small unless
+counters are reset or halved, or reach 2^64.
 
 With several collectors, each has only its own keys: query all of them.")]
 pub(super) struct TopArgs {
@@ -306,12 +307,23 @@ pub(super) fn top(args: &TopArgs) -> Result<()> {
     Ok(())
 }
 
+fn damaged(store: &Path) -> String {
+    let store = store.display();
+    format!(
+        "{store}/status.json is damaged: it is written again every second while the collector runs"
+    )
+}
+
 /// What a store's process has said last. If none writes the store any more, though it said that it runs, it was killed.
 fn read_status(store: &Path) -> Result<Value> {
     let is_idle = || telemetry_is_written(store) == Some(false);
     let was_idle = is_idle();
-    let text = telemetry_status(store)?.context("the collector has not reported its status yet")?;
-    let mut status: Value = serde_json::from_str(&text).context("status.json is damaged")?;
+    let text = telemetry_status(store)?;
+    let text = text.with_context(|| {
+        let store = store.display();
+        format!("{store}: no status.json yet: the collector writes it within a second")
+    })?;
+    let mut status: Value = serde_json::from_str(&text).with_context(|| damaged(store))?;
     // One that has just begun wrote its status in between.
     if status["running"] == true && was_idle && is_idle() {
         status["running"] = false.into();
@@ -326,15 +338,16 @@ pub(super) fn status(args: &StatusArgs) -> Result<()> {
         return Ok(writeln!(standard(), "{status:#}")?);
     }
     let status: TelemetryStatus =
-        serde_json::from_value(status).context("status.json is damaged")?;
+        serde_json::from_value(status).with_context(|| damaged(&args.store))?;
     if args.metrics {
         let page = metrics::page(&status, Format::Prometheus);
         return Ok(write!(standard(), "{page}")?);
     }
     let rows = match &status {
-        TelemetryStatus::Collector(collector) => of_collector(collector)?,
-        TelemetryStatus::Run(run) => of_run(run)?,
+        TelemetryStatus::Collector(collector) => of_collector(collector),
+        TelemetryStatus::Run(run) => of_run(run),
     };
+    let rows = rows.with_context(|| damaged(&args.store))?;
     let rows = rows
         .into_iter()
         .map(|(name, value)| [name.to_owned(), value]);

@@ -45,7 +45,7 @@ pub(super) struct Args {
     listen: String,
 
     /// Require translators to prove that they know the secret in this file; the collector proves
-    /// the same to them. The file must have at least 16 bytes, and be readable by its owner only.
+    /// the same to them. The file must be at least 16 bytes long, and readable by its owner only.
     #[arg(long, value_name = "FILE")]
     secret_file: Option<PathBuf>,
 

@@ -28,7 +28,7 @@ fn number(value: Option<u64>) -> String {
 
 /// When it was counted, and whether it still runs.
 fn as_of(process: &ProcessStatus) -> Result<String> {
-    let updated = process.updated_ns.context("status.json is damaged")?;
+    let updated = process.updated_ns.context("it has no updated_ns")?;
     let ended = match (process.killed, process.running) {
         (Some(true), _) => {
             "; it did not end properly (killed, or this is a copy of its store): reports received \

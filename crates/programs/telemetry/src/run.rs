@@ -218,7 +218,7 @@ fn generation_period_s(args: &Args) -> Result<Option<u64>> {
     let is_whole = period_ns.is_multiple_of(SECOND_NS);
     if !is_whole || !(1..=366 * 24 * 3600).contains(&period_s) {
         return Err(refuse(
-            "--generation-period: give whole seconds, from 1s to 366d",
+            "--generation-period must be 1s to 366d, in whole seconds",
         ));
     }
     Ok(Some(period_s))

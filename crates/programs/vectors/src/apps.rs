@@ -352,7 +352,7 @@ fn run<A: App>(
     }
     ended.map_err(failed)?;
     if !incomplete.is_empty() {
-        bail!("the rows are incomplete");
+        bail!("the rows are incomplete (see the warnings above)");
     }
     Ok(())
 }

@@ -65,7 +65,7 @@ enum Command {
     Bursts(apps::BurstsArgs),
     /// Profile the arrival times of the packets of each host.
     Profile(apps::ProfileArgs),
-    /// Classify flows by a trained model.
+    /// Classify flows with a trained model.
     Classify(apps::ClassifyArgs),
     /// Change the addresses that a running `strata gpv run --targets` sends vectors to.
     #[command(subcommand)]

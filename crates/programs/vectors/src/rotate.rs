@@ -38,15 +38,11 @@ impl RotateArgs {
         if self.rotate_size.is_none() && self.rotate_seconds.is_none() {
             return match self.filecount {
                 None => Ok(None),
-                Some(_) => Err(refuse(
-                    "-W applies only to files with a limit of size (-C) or of time (-G)",
-                )),
+                Some(_) => Err(refuse("-W applies only to rotated files: add -C or -G")),
             };
         }
         if write.is_none_or(|path| path.as_os_str() == "-") {
-            return Err(refuse(
-                "-C and -G: a file that is rotated needs a name: -w FILE",
-            ));
+            return Err(refuse("-C and -G: rotated files need a name: -w FILE"));
         }
         let bytes_max = self.rotate_size.as_deref().map(rotate_bytes).transpose()?;
         if bytes_max == Some(0) {

@@ -185,7 +185,10 @@ pub(super) fn run(args: &Args) -> Result<()> {
         )
         .map(|lost| {
             for (name, packets) in lost {
-                warn!("{name}: {} lost", count_of(packets, "packet"));
+                warn!(
+                    "{name}: {} lost: they arrived faster than they were processed",
+                    count_of(packets, "packet")
+                );
                 grouping.0.lost(packets);
             }
         }),

@@ -237,7 +237,7 @@ pub(super) fn model(args: &ModelArgs) -> Result<()> {
     let packets = packets(&args.read)?;
     let mut out = standard();
     for line in std::io::stdin().lock().lines() {
-        let asked = Asked::of(&line.context("standard input")?)?;
+        let asked = Asked::of(&line.context("cannot read standard input")?)?;
         let at_end = match args.hardware {
             true => AtEnd::Keep,
             false => AtEnd::Flush,

@@ -101,7 +101,7 @@ impl Prepared {
         };
         let thread = thread::Builder::new().name("strata-report".into());
         let thread = thread.spawn(move || work.run());
-        thread.map_err(RoleError::Thread)?;
+        thread.map_err(RoleError::thread("reports to the controller"))?;
         Ok(Reporting { shared, ended })
     }
 }

@@ -183,7 +183,7 @@ pub fn serve_routers(
     let thread = thread::Builder::new().name("strata-api".into()).spawn(work);
     Ok(Server {
         stop: Some(stop),
-        thread: Some(thread.map_err(at("API thread"))?),
+        thread: Some(thread.map_err(at("cannot start the thread of the API"))?),
         _socket: endpoints.socket,
     })
 }
@@ -278,7 +278,7 @@ async fn within_time(State(most): State<usize>, request: Request, next: Next) ->
     // A request that declares itself too long is refused at once.
     let least = request.body().size_hint().lower();
     if least > most as u64 {
-        let message = format!("the request's body has more than {most} bytes");
+        let message = format!("the request's body is longer than {most} bytes");
         return refused(StatusCode::PAYLOAD_TOO_LARGE, &message);
     }
     let answer = timeout(REQUEST, next.run(request)).await;

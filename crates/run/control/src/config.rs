@@ -58,10 +58,10 @@ pub struct Config {
     /// Destinations to which policies may export headers and packets (`header -> NAME`), and
     /// identities of the sender. Read at the start only.
     pub export: ExportConfig,
-    /// UDP ports of tunnels: for packets to these ports, the headers and the flow inside the tunnel
-    /// count. A list replaces the usual ports of its kind of tunnel; an empty list disables this
-    /// kind. Read at the start only. The log stores the ports for commands that read it, unless a
-    /// relay writes the log. `--tunnel-port NAME=PORT` adds a port.
+    /// UDP ports of tunnels: packets to these ports are classified, matched and kept by the headers
+    /// and the flow inside the tunnel. A list replaces the usual ports of its kind of tunnel; an
+    /// empty list disables this kind. Read at the start only. The log stores the ports for commands
+    /// that read it, unless a relay writes the log. `--tunnel-port NAME=PORT` adds a port.
     pub tunnels: TunnelsConfig,
     /// Budget of detail: a share of the payload beyond headers, as in `10%`, a rate of this
     /// payload, as in `50MB/s` or `20GB/day`, or `none` for no budget. With a budget, short flows
@@ -107,11 +107,12 @@ pub struct PolicyConfig {
     #[serde(rename = "match")]
     pub matches: String,
     /// Action: `full`, `header`, `partial N` (bytes of payload), `drop` or `classify`, optionally
-    /// followed by `1/N` or `1/N flows`. Or `mirror`, which sends a copy of each packet from the
-    /// `--mirror-to` interface. Or an export to a destination of `[export]`: `header -> NAME` sends
-    /// headers, `payload -> NAME` whole packets, and `payload N -> NAME` headers and the N bytes
-    /// after them; with `1/N` before the arrow, of one packet in N. If the action is mirror or
-    /// export, other policies of the same priority, or the default action, decide what is kept.
+    /// followed by `1/M` (one packet in M) or `1/M flows`; `mirror`, which sends a copy of each
+    /// packet from the `--mirror-to` interface; or an export to a destination of `[export]`:
+    /// `header -> NAME` sends headers, `payload -> NAME` whole packets, and `payload N -> NAME`
+    /// headers and the N bytes after them. `1/M` before the arrow samples: one packet in M is sent.
+    /// If the action is mirror or export, other policies of the same priority, or the default
+    /// action, decide what is kept.
     pub action: String,
     /// Priority, 0 to 65535; the largest number wins.
     #[serde(default = "priority_default")]

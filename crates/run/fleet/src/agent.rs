@@ -259,7 +259,7 @@ pub fn run_agent(
                 },
                 number: getrandom::u64()
                     .map_err(std::io::Error::other)
-                    .at("the number of this run")?,
+                    .at("cannot get a random number for this run")?,
                 desk: desk.clone(),
                 interrupt: interrupt.clone(),
                 waker: wake_link.clone(),
@@ -290,8 +290,8 @@ pub fn run_agent(
         desk,
         interrupt,
         wake_link,
-        links: LinkChanges::open().at("changes of interfaces")?,
-        _time: SharedTime::begin().at("times of packets")?,
+        links: LinkChanges::open().at("cannot watch changes of interfaces")?,
+        _time: SharedTime::begin().at("cannot have the kernel give times to packets")?,
         looked: Instant::now(),
         started: Instant::now(),
         tell: Arc::clone(tell),

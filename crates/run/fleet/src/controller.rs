@@ -525,7 +525,7 @@ pub fn run_controller(
     let storing = thread::Builder::new()
         .name("strata-store".into())
         .spawn(move || keep(store, &to_do))
-        .map_err(RoleError::Thread)?;
+        .map_err(RoleError::thread("writes the state of the controller"))?;
     let mut registry = Registry::new(stored, 1);
     registry.use_key(export_key(spec)?);
     let service = Arc::new(Service {

@@ -49,7 +49,7 @@ impl RingWriter {
         let name = path.display();
         if !(BYTES_MIN..=BYTES_MAX).contains(&bytes) {
             return Err(VectorError::Refused(format!(
-                "--ring-size: a ring must have from 64 KiB to 64 GiB, not {bytes} bytes"
+                "--ring-size: a ring must be 64 KiB to 64 GiB large, not {bytes} bytes"
             )));
         }
         replaceable(path)?;

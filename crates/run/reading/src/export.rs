@@ -517,18 +517,20 @@ fn check_options(args: &Args, format: Format) -> Result<()> {
     let is_file_of_packets = matches!(format, Format::Pcapng | Format::Pcap);
     if args.dedup.dedup.is_some() && !is_file_of_packets {
         return Err(refuse(
-            "--dedup: write pcapng or pcap: flows and tables are exported with all packets",
+            "--dedup applies only to pcapng and pcap: flow records and Parquet files always cover \
+             all packets",
         ));
     }
     if args.anonymize.anonymize.is_some() && !is_file_of_packets {
         return Err(refuse(
-            "--anonymize: write pcapng or pcap: `strata record -r` of that file makes a log, from \
-             which flows and tables can be exported",
+            "--anonymize applies only to pcapng and pcap: for flow records or Parquet, first \
+             record the anonymized file (`strata record -r`), and export from that log",
         ));
     }
     if args.rotate.any() && !is_file_of_packets {
         return Err(refuse(
-            "-G, -C and -z: write pcapng or pcap: flows and tables are exported to one file",
+            "-G, -C and -z apply only to pcapng and pcap: flow records and Parquet are exported to \
+             a single file",
         ));
     }
     if !format.is_packets() && (args.kept.granularity.is_some() || args.kept.reason.is_some()) {
@@ -539,7 +541,7 @@ fn check_options(args: &Args, format: Format) -> Result<()> {
     }
     if args.tls_keys.is_some() && format != Format::Pcapng {
         return Err(refuse(
-            "--tls-keys: only pcapng files can hold TLS secrets: write pcapng",
+            "--tls-keys applies only to pcapng: other formats cannot hold TLS secrets",
         ));
     }
     if format.is_packets() && args.timeouts.any() {

@@ -52,10 +52,10 @@ impl TimeoutArgs {
 #[command(next_help_heading = "Flows")]
 pub struct FlowArgs {
     /// Send the records of flows, as the flows end, over UDP to this collector (nfcapd, pmacct,
-    /// Akvorado and others). All captured packets count. `strata record` without -o only exports
-    /// flows. The recording never waits for the collector: packets that arrive faster than they can
-    /// be assigned to flows are missing from the flow records. These packets, and datagrams that
-    /// are not delivered, are counted.
+    /// Akvorado and others). The records cover all captured packets. `strata record` without -o
+    /// only exports flows. The recording never waits for the collector: packets that arrive faster
+    /// than they can be assigned to flows are missing from the flow records. These packets, and
+    /// datagrams that are not delivered, are counted.
     #[arg(long, value_name = "HOST[:PORT]")]
     flows_to: Option<String>,
 

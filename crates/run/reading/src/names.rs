@@ -62,7 +62,7 @@ impl NamesArgs {
         if !self.dns_names {
             return Ok(());
         }
-        // No filter finds ports within tunnels and behind tags.
+        // No filter finds ports within tunnels and after tags.
         let until = Find {
             from_ns: None,
             to_ns: find.to_ns,

@@ -413,11 +413,13 @@ pub fn run(args: &Args) -> Result<()> {
     }
     let mut names = args.names.read()?;
     if args.by == By::Network && names.files().is_empty() {
-        return Err(refuse("--by network: name the networks with --names FILE"));
+        return Err(refuse(
+            "--by network needs names of networks: add --names FILE",
+        ));
     }
     if matches!(args.by, By::Country | By::As) && names.databases().len() == 0 {
         return Err(refuse(format!(
-            "--by {}: name a database with --mmdb FILE, such as GeoLite2, DB-IP or IPinfo",
+            "--by {} needs a database: add --mmdb FILE, such as GeoLite2, DB-IP or IPinfo",
             args.by.name()
         )));
     }

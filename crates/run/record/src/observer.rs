@@ -199,7 +199,7 @@ impl Ticker {
             .spawn(work);
         Ok(Self {
             stop,
-            thread: Some(thread.map_err(RoleError::Thread)?),
+            thread: Some(thread.map_err(RoleError::thread("observes the recording"))?),
         })
     }
 }

@@ -86,7 +86,7 @@ impl Sending {
             // A failure is impossible, and nothing could be done about it.
             let _ = kill_process(getpid(), Signal::ALARM);
         });
-        alarm.map_err(RoleError::Thread)?;
+        alarm.map_err(RoleError::thread("stops after --duration"))?;
         Ok(())
     }
 

@@ -111,7 +111,7 @@ async fn not_allowed() -> Refused {
 async fn bounded(request: Request, next: middleware::Next) -> Response {
     let target = request.uri().path_and_query();
     if target.is_some_and(|target| target.as_str().len() > TARGET_BYTES_MAX) {
-        let error = format!("a URL has at most {TARGET_BYTES_MAX} bytes");
+        let error = format!("the URL is longer than {TARGET_BYTES_MAX} bytes");
         return Refused::new(StatusCode::URI_TOO_LONG, "too_large", error).into_response();
     }
     next.run(request).await
@@ -133,7 +133,7 @@ async fn bytes(body: Body) -> Result<Vec<u8>, Refused> {
     };
     let read = read.map_err(late)?;
     let read = read.map_err(|_| {
-        let error = format!("a request's body has at most {BODY_BYTES} bytes");
+        let error = format!("the request's body is cut off, or longer than {BODY_BYTES} bytes");
         Refused::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", error)
     })?;
     Ok(read.into())

@@ -306,7 +306,7 @@ pub(crate) enum ColumnType {
 /// Asks, which is an access to payload.
 pub(crate) async fn ask(app: &App, who: &Who, asked: &Question) -> Result<AnswerTable, Refused> {
     if asked.text.trim().is_empty() || asked.text.len() > QUESTION_BYTES_MAX {
-        let error = format!("a query must have from 1 to {QUESTION_BYTES_MAX} bytes");
+        let error = format!("a query must be 1 to {QUESTION_BYTES_MAX} bytes long");
         return Err(Refused::invalid("text", error));
     }
     let dir = app.logs.dir(&asked.log)?.display().to_string();

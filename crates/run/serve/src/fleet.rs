@@ -281,7 +281,7 @@ pub(crate) struct Controller {
 type Last = (Instant, Result<Arc<Fleet>, Refused>);
 
 impl Controller {
-    /// The controller with this directory, or with this socket.
+    /// The controller at `place`: its state directory, the directory of its socket, or the socket.
     pub(crate) fn new(place: &Path) -> Self {
         let client = ControllerClient::new(place);
         Self {

@@ -141,7 +141,7 @@ pub enum ServeError {
     #[error("cannot serve with TLS: {0}")]
     Tls(strata_auth::tls::TlsError),
     /// No thread or runtime.
-    #[error("cannot start a thread: {0}")]
+    #[error("cannot start the thread that serves the page: {0}")]
     Thread(io::Error),
 }
 

@@ -124,11 +124,11 @@ impl Saved {
         };
         let KeptQuestion { name, text, .. } = &question;
         if name.is_empty() || name.len() > NAME_BYTES_MAX || name.chars().any(char::is_control) {
-            let error = format!("a name must have from 1 to {NAME_BYTES_MAX} bytes, in one line");
+            let error = format!("a name must be 1 to {NAME_BYTES_MAX} bytes long, in one line");
             return Err(Refused::invalid("name", error));
         }
         if text.trim().is_empty() || text.len() > QUESTION_BYTES_MAX {
-            let error = format!("a query must have from 1 to {QUESTION_BYTES_MAX} bytes");
+            let error = format!("a query must be 1 to {QUESTION_BYTES_MAX} bytes long");
             return Err(Refused::invalid("text", error));
         }
         self.change(|all| {

@@ -101,7 +101,7 @@ impl Appender {
             streams,
             stream,
             tell,
-            producer: (random_id().at("random numbers")?, name),
+            producer: (random_id().at("cannot get random numbers")?, name),
             session: None,
             used_at: Instant::now(),
             appended: 0,
@@ -321,7 +321,8 @@ impl<'s> Batch<'s> {
     ) -> Result<(), SharedError> {
         if self.all_bytes >= RECORDS_BYTES_MAX {
             refused.note(&format_args!(
-                "the records of the request have more than {RECORDS_BYTES_MAX} bytes as JSON: send smaller batches"
+                "the records of the request are longer than {RECORDS_BYTES_MAX} bytes as JSON: \
+                 send smaller batches"
             ));
             return Ok(());
         }
@@ -380,7 +381,7 @@ fn inflate(body: &[u8]) -> Result<Vec<u8>, Answer> {
     match read {
         Err(error) => Err(Answer::Invalid(format!("invalid gzip: {error}"))),
         Ok(len) if len > INFLATED_MAX => Err(Answer::Long(format!(
-            "the decompressed body has more than {INFLATED_MAX} bytes: send smaller batches"
+            "the decompressed body is longer than {INFLATED_MAX} bytes: send smaller batches"
         ))),
         Ok(_) => Ok(bytes),
     }

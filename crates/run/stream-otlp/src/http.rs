@@ -130,7 +130,7 @@ async fn take(
 }
 
 fn too_long() -> Wrong {
-    let text = format!("the body has more than {BODY_MAX} bytes: send smaller batches");
+    let text = format!("the body is longer than {BODY_MAX} bytes: send smaller batches");
     Wrong(StatusCode::PAYLOAD_TOO_LARGE, text)
 }
 

@@ -75,7 +75,7 @@ impl StreamIntake for OtlpIntake {
                 restrict(Role::Files);
                 appender.run(&queue)
             })
-            .map_err(RoleError::Thread)?;
+            .map_err(RoleError::thread("appends log records to the stream"))?;
         let address = endpoint.address.clone();
         let app = http::router(jobs);
         let endpoints = Endpoints {

@@ -98,7 +98,8 @@ pub enum StreamError {
     Geometry(#[from] GeometryError),
     /// A record is too long for the stream.
     #[error(
-        "{name}: a record of {len} bytes is too long: records of this stream have at most {max} bytes"
+        "{name}: a record of {len} bytes is too long: records of this stream may be at most {max} \
+         bytes long"
     )]
     TooLong {
         /// The stream.

@@ -114,7 +114,7 @@ impl StreamFeed {
             writer.run();
         });
         spawned.map_err(|source| StreamError::File {
-            file: name.to_string(),
+            file: format!("{name}: cannot start the thread that appends to it"),
             source,
         })?;
         Ok(Self {

@@ -218,7 +218,9 @@ fn named_lists(table: &Table) -> Vec<NamedList> {
 fn bind(address: SocketAddr) -> Result<(UdpSocket, SocketAddr)> {
     let socket = socket::udp(address, BUFFER_BYTES);
     let socket = socket.at_with(|| format!("cannot listen on UDP {address}"))?;
-    let address = socket.local_addr().at("address of the socket")?;
+    let address = socket
+        .local_addr()
+        .at("cannot get the address of the socket")?;
     Ok((socket, address))
 }
 
@@ -422,7 +424,7 @@ impl Service {
             let sockets = sockets.chain(answers.into_iter().flatten());
             let frames = self.frames.iter().flat_map(Frames::sockets);
             let sockets = sockets.chain(frames);
-            socket::wait_any(sockets, limit).at("waiting for reports")?;
+            socket::wait_any(sockets, limit).at("cannot wait for reports")?;
             for _ in 0..ROUNDS {
                 if self.receive(&mut receiver, tell)? == 0 {
                     break;

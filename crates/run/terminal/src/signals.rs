@@ -141,7 +141,9 @@ fn watch_for_the_end() -> Result<()> {
         }
     };
     let thread = thread::Builder::new().name("strata-signals".into());
-    thread.spawn(wait).context("cannot start a thread")?;
+    thread
+        .spawn(wait)
+        .context("cannot start the thread that waits for signals")?;
     Ok(())
 }
 

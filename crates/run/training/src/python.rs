@@ -77,7 +77,8 @@ pub fn run(arguments: Vec<OsString>) -> Result<()> {
     match ran.status.code() {
         Some(0) => Ok(()),
         Some(code) => {
-            let code = u8::try_from(code).context("the exit status of the package `strata`")?;
+            let code = u8::try_from(code)
+                .context("the exit status of the package `strata` is not from 0 to 255")?;
             Err(Ended(code).into())
         }
         None if ran.interrupted => Err(interrupted()),

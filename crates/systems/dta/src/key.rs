@@ -244,7 +244,7 @@ pub enum KeyError {
     )]
     Families,
     /// Bytes: odd digits, none, too many.
-    #[error("after 0x, a key has 1 to 40 bytes of two hexadecimal digits each")]
+    #[error("after 0x, write 1 to 40 bytes, each as two hexadecimal digits")]
     Bytes,
 }
 

@@ -160,7 +160,7 @@ impl Channel {
             }
             let left = end.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                return Err(self.io("no answer", ErrorKind::TimedOut.into()));
+                return Err(self.io("get an answer", ErrorKind::TimedOut.into()));
             }
             self.wait_ready(left.min(LOOK_EVERY))?;
         }
@@ -195,7 +195,7 @@ impl Channel {
 
     fn io(&self, what: &str, source: io::Error) -> RelayError {
         RelayError::Io {
-            what: format!("{}: {what}", self.peer()),
+            what: format!("{}: cannot {what}", self.peer()),
             source,
         }
     }

@@ -99,7 +99,7 @@ pub enum RelayError {
         peer: String,
     },
     /// The RDMA connection failed.
-    #[error("RDMA to the relay: {0}")]
+    #[error("the RDMA connection to the relay failed: {0}")]
     Rdma(#[from] Failure),
     /// Certificates or keys are unusable.
     #[error("{file}: {problem}")]

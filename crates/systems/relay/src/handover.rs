@@ -79,7 +79,9 @@ impl Handover {
             }
         };
         let thread = thread::Builder::new().name("strata-memory".into());
-        let thread = thread.spawn(work).map_err(io_error("shared memory"))?;
+        let thread = thread.spawn(work).map_err(io_error(
+            "cannot start the thread that hands over shared memory",
+        ))?;
         Ok(Self {
             offers,
             socket,

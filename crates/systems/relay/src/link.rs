@@ -213,7 +213,9 @@ impl Link {
         let thread = thread::Builder::new()
             .name("strata-link".into())
             .spawn(work)
-            .map_err(crate::error::io_error("link thread: cannot start"))?;
+            .map_err(crate::error::io_error(
+                "cannot start the thread that sends to the relay",
+            ))?;
         Ok(Self {
             end,
             accounting,

@@ -15,7 +15,7 @@ pub(crate) fn nonce() -> Result<[u64; 4], RelayError> {
 
 pub(crate) fn random() -> Result<u64, RelayError> {
     getrandom::u64().map_err(|error| RelayError::Io {
-        what: "random numbers".into(),
+        what: "cannot get random numbers".into(),
         source: io::Error::other(error),
     })
 }

@@ -336,13 +336,15 @@ impl Relay {
         let listen = options.listen;
         let listener = TcpListener::bind(listen)
             .map_err(io_error(format!("{listen}: cannot listen for switches")))?;
-        let address = listener.local_addr().map_err(io_error("listener"))?;
+        let address = listener
+            .local_addr()
+            .map_err(io_error("cannot get the address of the listener"))?;
         listener
             .set_nonblocking(true)
-            .map_err(io_error("listener"))?;
+            .map_err(io_error("cannot set up the listener"))?;
         #[cfg(feature = "verbs")]
         let device = options.device.as_ref().map(|device| {
-            let what = format!("{}: RDMA device", device.name);
+            let what = format!("{}: cannot open this RDMA device", device.name);
             strata_roce::verbs::Device::open(device).map_err(io_error(what))
         });
         #[cfg(feature = "verbs")]
@@ -358,7 +360,10 @@ impl Relay {
             let port = UdpPort::bind(rdma).map_err(io_error(format!(
                 "{rdma}: cannot receive RoCEv2 (UDP); does another relay or an RDMA driver use the port?"
             )))?;
-            rdma_port = port.local_address().map_err(io_error("UDP socket"))?.port();
+            rdma_port = port
+                .local_address()
+                .map_err(io_error("cannot get the address of the UDP socket"))?
+                .port();
             udp = Some(port);
         }
         let memory_socket = memory_socket(&options, address.port())?;
@@ -448,7 +453,8 @@ fn memory_socket(
         return Ok(SocketFile::bind_in_own_dir(&dir, &name, &options.owner));
     };
     let socket = SocketFile::bind(path, &options.owner);
-    let socket = socket.map_err(|error| io_error("shared memory")(io::Error::other(error)));
+    let socket =
+        socket.map_err(|error| io_error("cannot offer shared memory")(io::Error::other(error)));
     socket.map(Ok)
 }
 

@@ -69,13 +69,18 @@ pub enum DescriptionError {
     )]
     Magic,
     /// Cut short.
-    #[error("it has only {0} bytes")]
+    #[error("it is only {0} bytes long: restore it from a copy")]
     Short(usize),
     /// Changed since it was written.
-    #[error("its description (bytes 0 to 143) is damaged")]
+    #[error(
+        "its first 144 bytes (its description) are damaged: restore them from a copy of this file"
+    )]
     Tag,
     /// A form or name that cannot be.
-    #[error("its description has an invalid {0}")]
+    #[error(
+        "its first 144 bytes (its description) have an invalid {0}: restore them from a copy of \
+         this file"
+    )]
     Field(&'static str),
     /// Sizes that cannot be.
     #[error(transparent)]

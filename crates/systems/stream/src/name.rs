@@ -14,7 +14,7 @@ pub struct StreamName(String);
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum NameError {
     /// Empty, or too long.
-    #[error("a stream's name has 1 to 64 characters, not {0}")]
+    #[error("a stream's name must be 1 to 64 characters long, not {0}")]
     Length(usize),
     /// Another character.
     #[error("a stream's name has letters, digits, '.', '_' and '-' only, not {0:?}")]

@@ -94,7 +94,7 @@ pub enum LiveError {
         source: io::Error,
     },
     /// A system call failed.
-    #[error("{interface}: {call}: {source}")]
+    #[error("{interface}: {call} failed: {source}")]
     System {
         /// The interface.
         interface: String,

@@ -356,7 +356,9 @@ impl Asking {
         let mut queries = self.queries.iter().map(|asked| asked.query.counters());
         let is_cut = queries.any(|counters| counters.refused + counters.cut > 0);
         match is_cut || !self.incomplete.is_empty() {
-            true => Err(anyhow::anyhow!("the answer is incomplete")),
+            true => Err(anyhow::anyhow!(
+                "the answer is incomplete (see the warnings above)"
+            )),
             false => Ok(()),
         }
     }

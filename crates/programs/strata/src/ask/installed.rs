@@ -160,7 +160,7 @@ fn give(args: &Args, answer: QueryAnswer) -> Result<()> {
         None => Ok(()),
         Some(why) => {
             warn!("{}: {}", Printable(&status.name), Printable(&why));
-            Err(anyhow!("the answer is incomplete"))
+            Err(anyhow!("the answer is incomplete (see the warnings above)"))
         }
     }
 }

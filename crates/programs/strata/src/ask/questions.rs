@@ -236,7 +236,7 @@ fn read(path: &Path) -> Result<String> {
     if text.len() as u64 > FILE_BYTES_MAX {
         let path = path.display();
         return Err(refuse(format!(
-            "{path}: a query has at most {FILE_BYTES_MAX} bytes"
+            "{path}: a query may be at most {FILE_BYTES_MAX} bytes long"
         )));
     }
     Ok(text)

@@ -159,8 +159,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         0 if moved.interrupted => Err(Interrupted.into()),
         0 => Ok(()),
         parts => {
-            let parts = count_of(parts as u64, "damaged part");
-            Err(anyhow!("{parts} not moved"))
+            let parts = count_of(parts as u64, "part");
+            Err(anyhow!("{parts} not moved because of damage (see above)"))
         }
     };
     if args.json {
@@ -205,7 +205,8 @@ pub(crate) fn say(moved: &Moved) {
     }
     if moved.damage.is_empty() && moved.interrupted {
         info!(
-            "interrupted: parts already moved stay in their new location; the others are unchanged"
+            "interrupted: files that were already moved stay in their new location; the others are \
+             unchanged"
         );
     }
 }

@@ -36,10 +36,10 @@ pub(crate) struct RetentionArgs {
 
     /// Delete the least important data while the log is larger than this: 500G, 2T. The oldest data
     /// of classes that are not anomalous is deleted first, then the oldest data of any class. The
-    /// newest file and packets that a policy protects are never deleted for space. All files in the
-    /// log's directory count, also those that are never deleted (manifest.json, archive.json,
-    /// models, checkpoints, drift, policies.jsonl). Files that were moved elsewhere (`strata move`)
-    /// do not count and are not deleted.
+    /// newest file and packets that a policy protects are never deleted for space. The size
+    /// includes all files in the log's directory, even those that are never deleted (manifest.json,
+    /// archive.json, models, checkpoints, drift, policies.jsonl). Files that were moved elsewhere
+    /// (`strata move`) are neither included nor deleted.
     #[arg(long, value_name = "SIZE")]
     max_size: Option<String>,
 

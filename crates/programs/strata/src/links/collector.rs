@@ -323,7 +323,7 @@ fn recorded(
             .spawn_scoped(scope, || {
                 collector.run(Outlet::own(writer.into(), stop, &taken), stop, reload)
             })
-            .context("cannot start a thread")?;
+            .context("cannot start the thread that receives packets")?;
         let (ledger, recorded) = recording.ended();
         // If recording has failed, collecting ends too: it has lost its reader. What the pipe holds is not recorded.
         let _ = taken.set(ledger.seen.packets);
@@ -377,7 +377,7 @@ fn show(outcome: &CollectorOutcome, dropped: Option<u64>) -> Result<()> {
     writeln!(
         out,
         "{}; {}; datagrams not accepted: {} from senders outside --allow, {} unencrypted or \
-         forged, {} older than 60 s, {} unreadable, {} repeated or contradictory, {} of too many \
+         forged, {} more than 60 s from this clock, {} unreadable, {} repeated or contradictory, {} of too many \
          interfaces; {} dropped by the socket",
         count_of(counts.packets - counts.not_written, "packet"),
         count_of(counts.announcements, "announcement"),

@@ -97,7 +97,7 @@ pub(crate) struct Args {
     switches: usize,
 
     /// Require switches to prove that they know the secret in this file; the relay proves the same
-    /// to them. The file must have at least 16 bytes, and be readable by its owner only.
+    /// to them. The file must be at least 16 bytes long, and readable by its owner only.
     #[arg(long, value_name = "FILE")]
     secret_file: Option<PathBuf>,
 

@@ -45,7 +45,7 @@ pub(super) struct InterfaceArgs {
     snaplen: u32,
 
     /// Set the ring size of each interface in KiB, or with a unit (256MiB). By default, a ring
-    /// holds 0.2 s at the link's rate, but has at least 32 MiB and at most the smaller of 512 MiB
+    /// holds 0.2 s at the link's rate, but is at least 32 MiB and at most the smaller of 512 MiB
     /// and a sixteenth of this machine's memory; 64 MiB if the rate is unknown.
     #[arg(short = 'B', long = "buffer-size", value_name = "KIB")]
     buffer_size: Option<String>,

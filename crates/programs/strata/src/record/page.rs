@@ -83,14 +83,17 @@ impl Page {
         Self { process: None }
     }
 
-    /// Says once if the page has ended: the recording matters more.
+    /// Says once if the process that serves the page has exited: the recording matters more.
     pub(super) fn look(&mut self) {
         let Some(process) = &mut self.process else {
             return;
         };
         if let Ok(Some(status)) = process.try_wait() {
             self.process = None;
-            warn!("--serve: the page has ended ({status}); the recording continues without it");
+            warn!(
+                "--serve: `strata serve` has exited ({status}); the recording continues. To see \
+                 the page again, run `strata serve LOG --socket SOCKET`"
+            );
         }
     }
 }

@@ -36,7 +36,7 @@ impl Filter {
     }
 }
 
-/// The value of a key. A dot is part of a key, or leads into an object.
+/// The value of a key. A dot is part of a key, or separates it from a key of the object under it.
 fn find<'v>(value: &'v Value, key: &str) -> Option<&'v Value> {
     let object = value.as_object()?;
     if let Some(found) = object.get(key) {

@@ -94,7 +94,7 @@ pub enum ClientError {
     #[error("the recording does not answer as expected: {0}")]
     Http(#[from] hyper::Error),
     /// The answer cannot be received in full.
-    #[error("{}: the answer is cut off, or has more than {ANSWER_BYTES_MAX} bytes", socket.display())]
+    #[error("{}: the answer is cut off, or longer than {ANSWER_BYTES_MAX} bytes", socket.display())]
     Incomplete {
         /// The socket.
         socket: PathBuf,

@@ -57,7 +57,7 @@ impl Link {
         let thread = thread::Builder::new().name("strata-agent".into());
         thread
             .spawn(move || self.run(identity))
-            .map_err(RoleError::Thread)
+            .map_err(RoleError::thread("follows the controller"))
     }
 
     fn is_stopped(&self) -> bool {

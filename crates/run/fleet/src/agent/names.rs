@@ -68,7 +68,9 @@ impl Names {
             let work = move || looked_up.run(&answered, &ended);
             // It may be waiting for a name server when the agent ends.
             let thread = thread::Builder::new().name("strata-names".into());
-            thread.spawn(work).map_err(RoleError::Thread)?;
+            thread
+                .spawn(work)
+                .map_err(RoleError::thread("looks up names of collectors"))?;
             ends.push(end);
         }
         let started = Instant::now();

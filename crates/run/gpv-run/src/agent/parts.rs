@@ -245,10 +245,11 @@ fn one_of(parts: &[PathBuf], to: File) -> Result<()> {
             let mut out = writer.next_row_group()?;
             for column in group.columns() {
                 let rows = u64::try_from(group.num_rows());
-                let rows = rows.at_with(|| "a negative number of rows".to_owned())?;
+                let rows = rows.at_with(|| "the number of rows is negative".to_owned())?;
                 let bytes = u64::try_from(column.compressed_size());
                 let closed = ColumnCloseResult {
-                    bytes_written: bytes.at_with(|| "a negative number of bytes".to_owned())?,
+                    bytes_written: bytes
+                        .at_with(|| "the number of bytes is negative".to_owned())?,
                     rows_written: rows,
                     metadata: column.clone(),
                     bloom_filter: None,

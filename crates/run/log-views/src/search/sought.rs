@@ -75,7 +75,7 @@ fn filter_by(
     parse: impl FnOnce(&str) -> Result<Filter, ParseError>,
 ) -> Result<Option<Filter>, Refused> {
     if text.len() > FILTER_BYTES_MAX {
-        let error = format!("a filter may have at most {FILTER_BYTES_MAX} bytes");
+        let error = format!("a filter may be at most {FILTER_BYTES_MAX} bytes long");
         return Err(Refused::invalid(field, error));
     }
     if text.trim().is_empty() {

@@ -87,7 +87,8 @@ impl<W: Write> AnonymizedFile<W> {
         if let Some(&number) = self.interfaces.get(&key) {
             return Ok(number);
         }
-        let number = u16::try_from(self.interfaces.len()).context("too many interfaces")?;
+        let number = u16::try_from(self.interfaces.len())
+            .context("the packets are of more than 65,536 interfaces: select fewer logs")?;
         let mut interface = Interface::new(packet.link, SNAPLEN);
         // Without it, times would be others.
         if let Some(shift) = options::find(&packet.described.options, code::IF_TSOFFSET) {

@@ -15,8 +15,9 @@ const WINDOW_MAX_NS: u64 = 10_000_000_000;
 #[derive(Debug, clap::Args)]
 pub(super) struct DedupArgs {
     /// Omit duplicates, for example if two mirror ports see the same packets: packets with the same
-    /// headers, length and kept payload as a packet captured at most TIME (such as 50ms) earlier.
-    /// The copy with the most kept bytes is written. For pcapng and pcap.
+    /// headers and length as a packet captured at most TIME (such as 50ms) earlier, and the same
+    /// payload as far as both copies kept it. The copy with the most kept bytes is written. For
+    /// pcapng and pcap.
     #[arg(long, value_name = "TIME")]
     pub(super) dedup: Option<String>,
 

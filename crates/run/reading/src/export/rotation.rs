@@ -58,15 +58,11 @@ impl RotateArgs {
         if !self.is_given() {
             return match self.postrotate_command {
                 None => Ok(None),
-                Some(_) => Err(refuse(
-                    "-z applies to files with a limit of time (-G) or of size (-C)",
-                )),
+                Some(_) => Err(refuse("-z applies only to rotated files: add -G or -C")),
             };
         }
         if write.as_os_str() == "-" {
-            return Err(refuse(
-                "-G and -C: files that follow one another need a name: -w FILE",
-            ));
+            return Err(refuse("-G and -C: rotated files need a name: -w FILE"));
         }
         let bytes_max = self.rotate_size.as_deref().map(rotate_bytes).transpose()?;
         if bytes_max == Some(0) {

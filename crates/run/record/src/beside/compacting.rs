@@ -74,7 +74,7 @@ pub enum CompactError {
     #[error("{0}")]
     Report(#[from] io::Error),
     /// This number of parts are damaged, and not moved.
-    #[error("{} not moved", count_of(*.0 as u64, "damaged part"))]
+    #[error("{} not moved because of damage", count_of(*.0 as u64, "part"))]
     Damaged(usize),
 }
 
@@ -105,8 +105,9 @@ pub fn compact_log(
         && let Err(error) = log.look_into_its_tunnels()
     {
         tell(&Notice::warning(format!(
-            "cannot apply the tunnel ports of all recordings of the log, so flows in these tunnels may \
-             differ from those that were recorded: {error}"
+            "cannot apply the tunnel ports of all recordings of the log, so flows in these tunnels \
+             may differ from those that were recorded: {error}. Use a log for each set of tunnel \
+             ports"
         )));
     }
     let done = compact_until(disk, threads, stop, |_| ())?;

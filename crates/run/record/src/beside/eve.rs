@@ -106,7 +106,7 @@ impl EveSource {
             stop,
             alerts: Arc::clone(alerts),
             read,
-            thread: Some(thread.map_err(RoleError::Thread)?),
+            thread: Some(thread.map_err(RoleError::thread("reads alerts"))?),
         })
     }
 }

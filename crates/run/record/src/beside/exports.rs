@@ -150,7 +150,7 @@ impl Exports {
         let thread = thread::Builder::new()
             .name("strata-export".into())
             .spawn(work)
-            .map_err(RoleError::Thread)?;
+            .map_err(RoleError::thread("exports packets"))?;
         let thread = Some(thread);
         let end = Some(end);
         Ok((Exporting { end, thread }, queues))

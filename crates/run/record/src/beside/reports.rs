@@ -125,7 +125,8 @@ impl Reports {
             work();
         };
         let thread = thread::Builder::new().name(name.into()).spawn(work);
-        self.threads.push(thread.map_err(RoleError::Thread)?);
+        self.threads
+            .push(thread.map_err(RoleError::thread("reports telemetry"))?);
         Ok(())
     }
 }

@@ -143,7 +143,7 @@ impl Sensors {
             });
         Ok(Self {
             stop,
-            thread: Some(thread.map_err(RoleError::Thread)?),
+            thread: Some(thread.map_err(RoleError::thread("watches for shortages"))?),
         })
     }
 }

@@ -20,7 +20,7 @@ use strata_wire::{Counters, Summed as _};
 
 use super::processes::Annotator;
 use super::run::run_live;
-use crate::error::{At as _, Result};
+use crate::error::Result;
 use crate::live::sensors::Gauges;
 use crate::observer::{Load, Observation};
 use crate::outcome::WorkerOutcome;
@@ -113,8 +113,7 @@ impl Running {
         let thread = thread::Builder::new()
             .name(format!("strata-worker-{number}"))
             .spawn(work)
-            .map_err(RoleError::Thread)
-            .at("cannot start a worker")?;
+            .map_err(RoleError::thread("captures packets (a worker)"))?;
         Ok(Self { thread, status })
     }
 

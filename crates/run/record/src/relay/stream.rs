@@ -59,7 +59,7 @@ impl RelayStreaming {
             restricted(Role::Writer);
             append_all(&receiver, feed)
         });
-        let thread = thread.at("cannot start a thread")?;
+        let thread = thread.at("cannot start the thread that appends packets to the stream")?;
         Ok(Self { shared, thread })
     }
 

@@ -215,7 +215,9 @@ fn nowhere() -> Result<BlockSink> {
         }
     };
     let thread = thread::Builder::new().name("strata-nowhere".into());
-    thread.spawn(empty).map_err(RoleError::Thread)?;
+    thread
+        .spawn(empty)
+        .map_err(RoleError::thread("empties blocks"))?;
     Ok(sink)
 }
 

@@ -164,7 +164,9 @@ impl Memory {
             }
         };
         let thread = thread::Builder::new().name("strata-memory".into());
-        thread.spawn(work).map_err(RoleError::Thread)?;
+        thread
+            .spawn(work)
+            .map_err(RoleError::thread("prepares memory"))?;
         Ok(Self(sender))
     }
 }

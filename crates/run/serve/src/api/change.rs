@@ -51,7 +51,7 @@ fn why(who: &Who, why: &str) -> Result<String, Refused> {
     if why.len() > WHY_OWN_BYTES_MAX {
         return Err(Refused::invalid(
             "why",
-            "a reason may have at most 768 bytes",
+            "a reason may be at most 768 bytes long",
         ));
     }
     Ok(match why.is_empty() {

@@ -259,7 +259,7 @@ pub enum ForwardError {
     #[error(transparent)]
     Stream(#[from] StreamError),
     /// There is no thread.
-    #[error("cannot start a thread: {0}")]
+    #[error("cannot start the thread that sends records to the server: {0}")]
     Thread(std::io::Error),
 }
 

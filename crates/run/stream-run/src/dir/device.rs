@@ -167,7 +167,9 @@ fn stripe_on(raw: &Raw) -> Result<(u64, Layout)> {
         label.ok_or_else(|| refuse("not a stripe: its first block has no label of Strata"))?;
     let layout = read_layout(file.as_ref()).in_file(named)?;
     if file.size().in_file(named)? < layout.pages_at + layout.room() {
-        return Err(refuse("it is smaller than when it became a stripe"));
+        return Err(refuse(
+            "it is smaller than when it became a stripe: restore its former size",
+        ));
     }
     Ok((label.id, layout))
 }

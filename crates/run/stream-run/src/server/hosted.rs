@@ -70,7 +70,9 @@ impl HostedStripe {
             problem: format!("it cannot be offered as a stripe: {problem}"),
         };
         if disk.exists(MAP) {
-            return Err(refuse("it is a directory of streams itself"));
+            return Err(refuse(
+                "it is a directory of streams itself: name another directory",
+            ));
         }
         let mut entries = fs::read_dir(path).in_file(named)?;
         let is_foreign = |name: &str| !FILES.contains(&name);
@@ -284,7 +286,10 @@ impl HostedSession {
             return Ok(Outcome::Done);
         }
         let Some(open) = &mut self.open else {
-            return refused("no stripe was created here");
+            return refused(
+                "this stripe does not exist on the server: create a stream with --stripe \
+                 HOST:PORT/NAME",
+            );
         };
         match *request {
             Request::Make { .. } | Request::Join { .. } => {}
@@ -344,7 +349,7 @@ impl HostedSession {
         let lock = stripe.locks.wait(MAP_LOCK);
         let lock = lock.in_file(|| stripe.disk.display(MAP_LOCK))?;
         if id == 0 || Pool::stripe_on(stripe.disk.as_ref())?.is_some() {
-            return refused("a stripe exists here already");
+            return refused("the offered directory is a stripe already");
         }
         let (disk, locks) = (Arc::clone(&stripe.disk), stripe.locks.clone());
         Pool::create(

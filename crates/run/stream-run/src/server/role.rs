@@ -105,8 +105,12 @@ impl Spec for StreamServeSpec {
         let stripes = hosted.collect::<Result<Vec<_>>>()?;
         let listener = TcpListener::bind(self.listen);
         let listener = listener.at_with(|| format!("cannot listen on TCP {}", self.listen))?;
-        listener.set_nonblocking(true).at("the socket")?;
-        let address = listener.local_addr().at("address of the socket")?;
+        listener
+            .set_nonblocking(true)
+            .at("cannot set up the socket")?;
+        let address = listener
+            .local_addr()
+            .at("cannot get the address of the socket")?;
         if self.sandboxed {
             let streams = self.dir.iter().flat_map(|dir| paths_of(dir));
             let reach = Reach {
@@ -143,8 +147,8 @@ impl Spec for StreamServeSpec {
             offer: Offer {
                 streams,
                 secret: [
-                    random_id().at("random numbers")?,
-                    random_id().at("random numbers")?,
+                    random_id().at("cannot get random numbers")?,
+                    random_id().at("cannot get random numbers")?,
                 ],
                 creates: self.creates,
                 stripes,
@@ -235,7 +239,7 @@ impl Server {
     fn run(self: Arc<Self>, listener: &TcpListener) -> Result<StreamServeOutcome> {
         while !self.stop.load(Ordering::Relaxed) {
             let sockets = std::iter::once(listener.as_fd());
-            socket::wait_any(sockets, LOOK_EVERY).at("waiting for connections")?;
+            socket::wait_any(sockets, LOOK_EVERY).at("cannot wait for connections")?;
             match listener.accept() {
                 Ok((stream, address)) => Self::admit(&self, stream, address),
                 Err(error) => match error.kind() {
@@ -279,7 +283,10 @@ impl Server {
             });
         if let Err(error) = spawned {
             self.refused.fetch_add(1, Ordering::Relaxed);
-            self.warn(&format!("cannot start a thread: {error}"));
+            self.warn(&format!(
+                "cannot start a thread for {address}, which is refused: {error} (see the limits of \
+                 threads: ulimit -u, pids.max)"
+            ));
         }
     }
 

@@ -85,7 +85,12 @@ pub(super) fn serve(
             let mut stripes = offer.stripes.iter();
             match stripes.find(|stripe| stripe.name == name) {
                 Some(stripe) => pages(peer, stripe, served, stop),
-                None => return Ok(refuse(peer, &format!("no stripe {name} is offered here"))?),
+                None => {
+                    return Ok(refuse(
+                        peer,
+                        &format!("this server offers no stripe {name} (--offer-stripe)"),
+                    )?);
+                }
             }
         }
     };

@@ -30,7 +30,10 @@ pub enum SharedError {
     #[error(transparent)]
     Stream(#[from] StreamError),
     /// A record of the producer is too long; the stream is as it was.
-    #[error("a record of {len} bytes is too long: records of this stream have at most {max} bytes")]
+    #[error(
+        "a record of {len} bytes is too long: records of this stream may be at most {max} bytes \
+         long"
+    )]
     TooLong {
         /// Its bytes.
         len: usize,

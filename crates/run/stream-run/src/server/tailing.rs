@@ -144,7 +144,8 @@ fn several_from(begin: &Begin) -> std::result::Result<SeveralFrom, Ended> {
             "{cursor} is a position in one stream: several streams are read from 0.0, or from a kept cursor"
         )),
         Begin::At(From::Last(records)) if *records > LAST_MAX => refused(format!(
-            "the last {records} records of several streams: a server looks for at most {LAST_MAX}"
+            "-n {records}: a server reads at most the last {LAST_MAX} records of several streams; \
+             for more, give --cursor or --since"
         )),
         Begin::At(From::Last(records)) => Ok(SeveralFrom::Last(*records)),
     }

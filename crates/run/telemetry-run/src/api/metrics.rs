@@ -86,7 +86,7 @@ fn of_reports(run: &RunStatus) -> Vec<Metric<u64>> {
     vec![
         Metric(
             "reports",
-            "Reports that reporters have sent, by outcome; see refused_reports and int_reports",
+            "Reports of reporters, by outcome; see refused_reports and int_reports",
             labelled(
                 "result",
                 [

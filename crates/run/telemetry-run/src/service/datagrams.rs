@@ -49,7 +49,7 @@ impl Service {
                 let run = datagrams(run.bytes, run.segment);
                 self.datagrams(source, run, now_ns, tell);
             })
-            .at("receiving reports")?;
+            .at("cannot receive reports")?;
         if let Some(mut frames) = self.frames.take() {
             let received = frames.receive(&mut |source, datagram| {
                 self.datagrams(source, std::iter::once(datagram), now_ns, tell);
@@ -74,7 +74,7 @@ impl Service {
             }
             self.flush_int(&mut int, now_ns);
             self.int = Some(int);
-            count = count.saturating_add(received.at("receiving reports of INT")?);
+            count = count.saturating_add(received.at("cannot receive INT reports")?);
         }
         Ok(count)
     }

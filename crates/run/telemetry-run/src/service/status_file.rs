@@ -40,7 +40,7 @@ impl StatusFile {
         let thread = thread::Builder::new()
             .name("strata-status".into())
             .spawn(move || write_all(&dir, &waiting, &tell))
-            .map_err(RoleError::Thread)?;
+            .map_err(RoleError::thread("writes status.json"))?;
         self.writer = Some(Writer { texts, thread });
         Ok(())
     }

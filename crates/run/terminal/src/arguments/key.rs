@@ -80,7 +80,9 @@ impl KeyArgs {
         let log = Log::on(Arc::new(disk))?;
         if let Err(error) = log.look_into_its_tunnels() {
             warn!(
-                "{}: this log was recorded with tunnel ports other than those in use here: {error}",
+                "{}: cannot use its tunnel ports together with those of other logs and of \
+                 --tunnel-port: {error}. Packets in its tunnels may be decoded differently: read \
+                 this log alone",
                 dir.display()
             );
         }

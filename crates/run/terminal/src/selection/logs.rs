@@ -361,7 +361,7 @@ pub fn each_once(dirs: &[&Path]) -> Result<()> {
     match named_again(dirs) {
         None => Ok(()),
         Some(dir) => Err(refuse(format!(
-            "{}: this log is named twice, and each of its packets would count twice",
+            "{}: this log is named twice, and each of its packets would be counted twice",
             dir.display()
         ))),
     }

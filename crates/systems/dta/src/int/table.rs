@@ -185,7 +185,7 @@ pub enum TableError {
         problem: &'static str,
     },
     /// More than 6 bits.
-    #[error("dscp = {0}: a DSCP is below 64")]
+    #[error("dscp = {0}: write a number from 0 to 63")]
     Dscp(u8),
     /// Not a time to live that a first node can see.
     #[error(

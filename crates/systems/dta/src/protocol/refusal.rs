@@ -24,7 +24,10 @@ pub enum Refusal {
     #[error("the length of keys is not 1 to 40 bytes, or not 0 for Append")]
     KeyLen,
     /// Data that are empty, longer than 64 bytes, or longer than the store's.
-    #[error("the length of the data does not fit the primitive or its store")]
+    #[error(
+        "the data is empty, longer than 64 bytes or than the store's --data-bytes or \
+         --entry-bytes, or not the 8 bytes of Key-Increment or the 4 of a postcard"
+    )]
     DataLen,
     /// An increment above [`INCREMENT_MAX`](crate::key_increment::INCREMENT_MAX).
     #[error("the increment is above 2^56, more than a link can carry between two reports")]
@@ -45,13 +48,13 @@ pub enum Refusal {
     #[error("the sender is not an allowed reporter")]
     Reporter,
     /// The primitive is not served.
-    #[error("the collector has no memory for this primitive")]
+    #[error("the store has no memory for this kind of report")]
     NotServed,
     /// Numbered reports that came before, or so late that they are no longer awaited.
     #[error("the reports are duplicates, or too late")]
     Duplicate,
     /// Processing the datagram caused a panic of this program.
-    #[error("a bug in this program")]
+    #[error("processing it failed because of a bug in this program")]
     Fault,
 }
 

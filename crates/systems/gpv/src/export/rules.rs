@@ -213,7 +213,7 @@ pub enum RulesError {
     #[error("destination {0} is listed twice")]
     Twice(u32),
     /// Tuples without times have no order.
-    #[error("destination {0}: choose the column of times too")]
+    #[error("destination {0}: the column of times is missing: choose it too")]
     NoTimes(u32),
     /// A datagram that holds nothing, or that UDP does not carry.
     #[error("destination {id}: datagrams of {len} bytes; {LEN_MIN} to {LEN_MAX} are allowed")]

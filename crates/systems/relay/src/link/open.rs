@@ -106,8 +106,13 @@ fn own_path(
     let own = SocketAddr::new(local.ip(), UDP_PORT);
     let port = UdpPort::bind(own)
         .or_else(|_| UdpPort::bind(SocketAddr::new(local.ip(), 0)))
-        .map_err(io_error(format!("{}: UDP socket", local.ip())))?;
-    let bound = port.local_address().map_err(io_error("UDP socket"))?;
+        .map_err(io_error(format!(
+            "{}: cannot open a UDP socket",
+            local.ip()
+        )))?;
+    let bound = port
+        .local_address()
+        .map_err(io_error("cannot get the address of the UDP socket"))?;
     let numbers = random()?;
     #[allow(clippy::cast_possible_truncation)]
     let path = HelloPath::Rdma {
@@ -139,7 +144,7 @@ fn agreed(
             let len = len.ok_or_else(|| protocol("invalid sizes of blocks"))?;
             let file = options.memory.fetch(relay.port(), token, len as u64)?;
             let memory = SharedToPeer::map(file, blocks, stride, SEGMENTS_AT);
-            let memory = memory.map_err(io_error("shared memory"))?;
+            let memory = memory.map_err(io_error("cannot map the relay's shared memory"))?;
             let messages = 0;
             Ok((Path::Shared { memory, messages }, None))
         }
@@ -159,7 +164,7 @@ fn port_to(
     local: SocketAddr,
     relay: SocketAddr,
 ) -> Result<Box<dyn Port>, RelayError> {
-    let what = "RDMA packets";
+    let what = "cannot send RDMA packets";
     let port: Box<dyn Port> = match &options.transport {
         Transport::Raw(_, interface) => {
             Box::new(RawToPeer::new(interface, udp, local, relay).map_err(io_error(what))?)

@@ -128,7 +128,9 @@ impl Arrivals for Seen<'_> {
 pub(super) fn serve(inner: &Arc<Inner>, admitted: Admitted) -> Result<(), RelayError> {
     let mut channel = admitted.channel;
     let ends = |stream: &TcpStream| Ok((stream.local_addr()?, stream.peer_addr()?));
-    let (local, peer) = ends(channel.stream()).map_err(io_error("control connection"))?;
+    let (local, peer) = ends(channel.stream()).map_err(io_error(
+        "cannot get the addresses of the control connection",
+    ))?;
     let begun = begin(inner, admitted.beginning, channel.peer(), local, peer);
     let (session, memory, stream) = match begun {
         Ok(begun) => begun,

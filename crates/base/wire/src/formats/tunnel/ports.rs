@@ -129,10 +129,12 @@ impl fmt::Display for TunnelsError {
             Self::Twice(port, one, other) => {
                 write!(f, "port {port} is given to both {one} and {other}")
             }
-            Self::TooMany => write!(f, "more than {PORTS_MAX} tunnel ports"),
+            Self::TooMany => write!(f, "at most {PORTS_MAX} tunnel ports are allowed"),
             Self::Form(text) => write!(f, "'{text}': write NAME=PORT, as in vxlan=8472"),
             Self::Port(text) => write!(f, "'{text}': a UDP port is a number from 1 to 65535"),
-            Self::InForce => f.write_str("this process already uses other tunnel ports"),
+            Self::InForce => f.write_str(
+                "this process already uses other tunnel ports: start another process for these",
+            ),
         }
     }
 }

@@ -1,6 +1,6 @@
 //! What a collector has received, in the status.
 
-use strata_control::{CollectorStatus, Event, SenderStatus};
+use strata_control::{CollectorStatus, Event, RefusedStatus, SenderStatus};
 use strata_terminal::listing::{ColumnForm, Reader, Row, listing, row, word};
 use strata_terminal::text::count_of;
 use strata_wire::{grouped, human_bytes};
@@ -43,15 +43,7 @@ pub(super) fn rows(status: &CollectorStatus) -> impl Iterator<Item = Row> {
     if status.not_written > 0 {
         came += &format!("; {} not written yet", grouped(status.not_written));
     }
-    let refused = status.refused.by_name().into_iter();
-    let refused = refused.filter(|(_, count)| *count > 0);
-    let refused: Vec<String> = refused
-        .map(|(why, count)| format!("{}: {}", why.replace('_', " "), grouped(count)))
-        .collect();
-    let refused = (!refused.is_empty()).then(|| {
-        let text = format!("datagrams not accepted: {}", refused.join(", "));
-        row("refused", text)
-    });
+    let refused = refused(&status.refused).map(|text| row("refused", text));
     let dropped = (status.socket_drops > 0).then(|| {
         let messages = count_of(status.socket_drops, "message");
         let text = format!("{messages} dropped by the socket, because its buffer was full");
@@ -70,6 +62,26 @@ pub(super) fn rows(status: &CollectorStatus) -> impl Iterator<Item = Row> {
         .chain(dropped)
         .chain(status.senders.iter().map(sender))
         .chain(forgotten)
+}
+
+/// The datagrams that were not accepted, as in `12 datagrams from senders outside --allow, 1 unreadable`;
+/// `None` without any.
+fn refused(counts: &RefusedStatus) -> Option<String> {
+    let reasons = [
+        (counts.strangers, "from senders outside --allow"),
+        (counts.forged, "unencrypted or forged"),
+        (counts.old, "more than 60 s from this clock"),
+        (counts.unreadable, "unreadable"),
+        (counts.repeated, "repeated or contradictory"),
+        (counts.too_many, "of too many interfaces"),
+    ];
+    let mut present = reasons.into_iter().filter(|(count, _)| *count > 0);
+    let (count, reason) = present.next()?;
+    let mut text = format!("{} {reason}", count_of(count, "datagram"));
+    for (count, reason) in present {
+        text += &format!(", {} {reason}", grouped(count));
+    }
+    Some(text)
 }
 
 fn sender(from: &SenderStatus) -> Row {
@@ -98,8 +110,6 @@ fn sender(from: &SenderStatus) -> Row {
 
 #[cfg(test)]
 mod tests {
-    use strata_control::RefusedStatus;
-
     use super::*;
 
     #[test]
@@ -139,7 +149,7 @@ strata 0.1.0, process 7, collector, writes all\\u{1b}.pcapng, for 12 s
 rates    1,234 packets/s
 collects on UDP 192.0.2.10:4740, encrypted datagrams only
 received 21,093 packets, 1.2 MB; 57 lost on the way
-refused  datagrams not accepted: strangers: 12, too many: 1
+refused  12 datagrams from senders outside --allow, 1 of too many interfaces
 sender   web-1:eth0 (192.0.2.11, identity 4096): 21,093 packets, 1.2 MB; 20,000 cut; 57 lost; 0 before; 0 dropped by its kernel; heard 1 s ago; 3 sessions, 1 cut short
 ";
         assert_eq!(collector(&status, &[], Reader::Program), page);

@@ -276,14 +276,17 @@ fn what_cannot_be_anonymized_is_refused_or_said() {
     let out = out.to_str().unwrap();
     for format in ["csv", "json", "ipfix", "flows-parquet", "packets-parquet"] {
         let said = refused(&mut export(out, &key, &["-F", format]));
-        assert!(said.contains("--anonymize: write pcapng or pcap"), "{said}");
+        assert!(
+            said.contains("--anonymize applies only to pcapng and pcap"),
+            "{said}"
+        );
     }
     let both = export(out, &key, &["--tls-keys", &key]).output().unwrap();
     assert_eq!(both.status.code(), Some(2));
     let short = dir.path().join("short");
     fs::write(&short, "0123").unwrap();
     for (file, why) in [
-        (short.to_str().unwrap(), "has 4 bytes, not the 32 bytes"),
+        (short.to_str().unwrap(), "is 4 bytes long, not the 32 bytes"),
         ("/dev/zero", "has 4096 bytes"),
         ("missing.key", "missing.key: cannot read the key"),
     ] {

@@ -244,7 +244,7 @@ fn what_dedup_is_not_for_is_refused() {
     for (arguments, said) in [
         (
             ["-w", flows, "--dedup", "50ms"],
-            "--dedup: write pcapng or pcap",
+            "--dedup applies only to pcapng and pcap",
         ),
         (["-w", packets, "--dedup", "1h"], "at most 10s"),
         (

@@ -740,5 +740,5 @@ fn tls_secrets_are_in_a_file_as_editcap_puts_them_there() {
     let mut csv = strata();
     csv.arg("export").arg(&log).arg("--tls-keys").arg(&keys);
     let said = refused(csv.arg("-w").arg(dir.path().join("flows.csv")));
-    assert!(said.contains("--tls-keys: only pcapng"), "{said}");
+    assert!(said.contains("--tls-keys applies only to pcapng"), "{said}");
 }

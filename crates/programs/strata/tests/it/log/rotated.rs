@@ -359,8 +359,8 @@ fn what_cannot_be_rotated_is_refused() {
     for (name, words, problem) in [
         ("-", &["-G", "60"][..], "need a name"),
         ("x.pcap", &["-G", "60"], "needs a time in its name"),
-        ("x-%H.csv", &["-G", "60"], "write pcapng or pcap"),
-        ("x.parquet", &["-C", "1"], "write pcapng or pcap"),
+        ("x-%H.csv", &["-G", "60"], "apply only to pcapng and pcap"),
+        ("x.parquet", &["-C", "1"], "apply only to pcapng and pcap"),
         ("x.pcap", &["-C", "0"], "-C must be above 0"),
         ("x.pcap", &["-z", "true"], "-z applies"),
         (

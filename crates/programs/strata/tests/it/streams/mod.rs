@@ -127,7 +127,7 @@ fn framed_records_are_any_bytes_of_any_length() {
     for (bad, problem) in [
         (
             &long[..],
-            "the length at byte 0 is 1048577, and records have at most 1048576 bytes",
+            "the length at byte 0 is 1048577, and records may be at most 1048576 bytes long",
         ),
         (
             &[9, 0, 0, 0, 1],

@@ -203,9 +203,9 @@ fn what_cannot_be_is_refused_in_words() {
             "{said}"
         );
         for (place, problem) in [
-            (format!("{}/..", server.address.ip()), "name a stream"),
+            (format!("{}/..", server.address.ip()), "names no stream"),
             (format!("{}/a b", server.address), "a stream's name has"),
-            ("streams".into(), "name a stream"),
+            ("streams".into(), "names no stream"),
             ("192.0.2.1:4793/events".into(), "--tls-cert"),
         ] {
             let output = of(verb, place).output().unwrap();

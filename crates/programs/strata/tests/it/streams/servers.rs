@@ -412,7 +412,11 @@ fn a_client_writes_pages_of_its_stream_and_nothing_else() {
     };
     let sizes = [64, 4096, 1 << 16];
     let done = format!("{:?}", Message::Answer(Answer::Done));
-    assert!(first.ask(Request::Take).contains("no stripe was created"));
+    assert!(
+        first
+            .ask(Request::Take)
+            .contains("this stripe does not exist")
+    );
     assert_eq!(first.ask(Request::Make { id: 5, sizes }), done);
     assert!(
         first

@@ -55,7 +55,8 @@ pub struct ControllerClient {
 }
 
 impl ControllerClient {
-    /// The controller with this directory, or with this socket, whose name ends in `.sock`.
+    /// The controller at `place`: its state directory, the directory of its socket, or the socket,
+    /// if the name ends in `.sock`.
     #[must_use]
     pub fn new(place: &Path) -> Self {
         let is_socket = place.extension().is_some_and(|ending| ending == "sock");

@@ -75,7 +75,7 @@ pub(super) fn claim_for_writing(device: &Path) -> Result<File> {
     })?;
     let read_only = fs::read_to_string(format!("/sys/dev/block/{}/ro", numbers.0));
     if read_only.is_ok_and(|text| text.trim() == "1") {
-        return Err(refuse("it is read-only".to_owned()));
+        return Err(refuse("it is read-only: name another device".to_owned()));
     }
     Ok(claimed)
 }

@@ -64,8 +64,12 @@ fn refused(stripe: &str, problem: &str) -> StreamError {
 
 fn utf8(path: &Path) -> Result<&str> {
     let shown = path.display();
-    path.to_str()
-        .ok_or_else(|| refused(&shown.to_string(), "its path is not UTF-8"))
+    path.to_str().ok_or_else(|| {
+        refused(
+            &shown.to_string(),
+            "its path is not UTF-8: name another directory",
+        )
+    })
 }
 
 impl StreamDir {
@@ -226,7 +230,9 @@ impl StreamDir {
         let text = utf8(&path)?;
         let refuse = |problem| refused(text, problem);
         if disk.exists(MAP) {
-            return Err(refuse("it is a directory of streams itself"));
+            return Err(refuse(
+                "it is a directory of streams itself: name another directory",
+            ));
         }
         let found = Pool::stripe_on(&disk)?;
         if found.is_none() {

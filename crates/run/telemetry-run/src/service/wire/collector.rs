@@ -268,7 +268,7 @@ impl Collector {
         };
         let connections = self.connections.iter().map(AsFd::as_fd);
         let own = [self.port.as_fd(), self.listener.as_fd()];
-        socket::wait_any(own.into_iter().chain(connections), limit).at("waiting for packets")
+        socket::wait_any(own.into_iter().chain(connections), limit).at("cannot wait for packets")
     }
 
     /// The work of an RDMA NIC: packets into memory, answers back. Returns how many runs there were.
@@ -301,7 +301,7 @@ impl Collector {
         }
         replies.clear();
         self.look_at_events();
-        received.at("receiving RoCEv2 packets")
+        received.at("cannot receive RoCEv2 packets")
     }
 
     /// Immediate reports that were written go to those who want them.

@@ -272,7 +272,7 @@ impl Connector {
         let thread = thread::Builder::new()
             .name("strata-connect".into())
             .spawn(move || work.run(opened))
-            .map_err(RoleError::Thread)?;
+            .map_err(RoleError::thread("connects to a collector"))?;
         Ok(Self {
             orders,
             watched,

@@ -63,7 +63,7 @@ pub enum CollectorError {
         source: io::Error,
     },
     /// The connection is broken.
-    #[error("{peer}: connection broken")]
+    #[error("{peer}: the connection broke")]
     Broken {
         /// The other end.
         peer: String,

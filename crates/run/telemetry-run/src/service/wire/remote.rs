@@ -381,7 +381,7 @@ impl Collectors {
 
     /// Waits for answers.
     pub(crate) fn wait(&self, limit: Duration) -> Result<()> {
-        socket::wait_any(self.sockets(), limit).at("waiting for answers of collectors")
+        socket::wait_any(self.sockets(), limit).at("cannot wait for answers of collectors")
     }
 
     /// Whether somebody at a collector wants immediate reports, and this datagram has such.

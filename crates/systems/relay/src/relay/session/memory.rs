@@ -60,7 +60,7 @@ impl Memory {
                     RelayError::Refused(problem.into())
                 })?;
                 let mapping = SharedMemory::create(MEMORY_NAME, stride * blocks);
-                let mapping = Arc::new(mapping.map_err(io_error("shared memory"))?);
+                let mapping = Arc::new(mapping.map_err(io_error("cannot create shared memory"))?);
                 let path = WelcomePath::SharedMemory {
                     token: handover.offer(&mapping)?,
                 };
@@ -74,7 +74,8 @@ impl Memory {
                 if let Some(device) = &inner.device {
                     let switch = verbs_switch(&begin.path, peer, blocks * stride);
                     let connected = device.connect(MEMORY_NAME, &switch);
-                    let connected = connected.map_err(io_error("queue pair for a switch"))?;
+                    let connected =
+                        connected.map_err(io_error("cannot connect a queue pair to a switch"))?;
                     let path = WelcomePath::Rdma {
                         qpn: connected.number(),
                         rkey: connected.rkey(),

@@ -365,7 +365,7 @@ impl Collector {
                 restricted(Role::Writer);
                 order.prepare()
             });
-            spawned.at("cannot start a thread")
+            spawned.at("cannot start the thread that creates the store")
         });
         match prepared {
             Ok(thread) => {
@@ -494,7 +494,10 @@ impl Collector {
         }
         let answers = SocketAddr::new(connection.peer.ip(), begin.port);
         let local = connection.lines.stream().local_addr();
-        let local = local.at("address of the connection")?.ip().to_canonical();
+        let local = local
+            .at("cannot get the address of the connection")?
+            .ip()
+            .to_canonical();
         let local = SocketAddr::new(local, self.listen.port());
         let (Some(outer), Some(check)) = (outer(local, answers), IcrcCheck::new(answers, local))
         else {
