@@ -4,6 +4,7 @@ mod dedup;
 mod interfaces;
 mod log;
 mod page;
+pub(crate) mod shortage;
 mod show;
 mod steering;
 mod triggers;

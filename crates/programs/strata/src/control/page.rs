@@ -4,11 +4,13 @@ mod collecting;
 mod sent;
 
 use strata_control::{
-    ChangeStatus, CpuStatus, DetailStatus, DriftStatus, Event, FlowTableStatus, PacketStatus,
+    ChangeStatus, CpuStatus, DetailStatus, DriftStatus, Event, FlowTableStatus, LoweredStatus,
+    PacketStatus,
     PolicyOrigin, PolicyStatus, ReceiveStatus, ResourceStatus, ShedStatus, Status,
 };
 use strata_terminal::listing::{ColumnForm, Reader, Row, listing, row, word};
 use strata_terminal::shadow::shadow;
+use crate::record::shortage;
 use strata_terminal::text::{count_of, percent};
 use strata_wire::{Printable, grouped, human_bytes};
 
@@ -68,6 +70,7 @@ pub(super) fn status(status: &Status, events: &[Event], reader: Reader) -> Strin
     rows.extend(status.receive.iter().map(receive));
     rows.extend(status.cpu.as_ref().map(cpu));
     rows.extend(status.shed.as_ref().and_then(shed));
+    rows.extend(status.lowered.as_ref().map(lowered));
     rows.extend(changes(&status.changes));
     rows.extend(latest(events));
     head + &listing(reader, [ColumnForm::words(8), ColumnForm::words(0)], rows)
@@ -306,23 +309,12 @@ fn cpu(cpu: &CpuStatus) -> Row {
 }
 
 fn shed(shed: &ShedStatus) -> Option<Row> {
-    let times = match shed.times {
-        0 => return None,
-        1 => String::from("once"),
-        times => format!("{} times", grouped(times)),
-    };
-    let now = match shed.now {
-        true => format!(
-            "now: at most {} bytes of each packet are captured; ",
-            shed.bytes
-        ),
-        false => String::new(),
-    };
-    let text = format!(
-        "{now}given up {times}, for {:.1} s in all, because packets were lost",
-        shed.seconds
-    );
-    Some(row("payload", text))
+    shortage::shed(shed).map(|text| row("payload", text))
+}
+
+/// What a shortage lowered: when, from what to what, for how long, and what prevents it.
+fn lowered(lowered: &LoweredStatus) -> Row {
+    row("lowered", shortage::lowered(lowered))
 }
 
 fn changes(changes: &ChangeStatus) -> Option<Row> {
@@ -397,6 +389,10 @@ mod tests {
     use super::*;
 
     const EVE: &str = r#"{"lines":150,"alerts":120,"invalid":1,"flows":35,"matched":33}"#;
+
+    const LOWERED: &str = r#"{"now":true,"times":3,"seconds":95.25,"at":"2026-01-31T13:04:00Z",
+        "from":"mode default, detail 10%","to":"mode log-minimum, detail 1.25%",
+        "why":"ring_fill is short: 60 % in use","prevent":"use longer rings (-B)"}"#;
 
     fn ended(result: &str, reason: &str, packets: u64) -> PacketStatus {
         PacketStatus {
@@ -485,6 +481,7 @@ mod tests {
                 seconds: 12.34,
                 bytes: 256,
             }),
+            lowered: serde_json::from_str(LOWERED).unwrap(),
             cpu: Some(CpuStatus {
                 budget: 0.5,
                 used: 0.25,
@@ -531,6 +528,7 @@ receive  CPU 0: 95 % of its time in the kernel's receive work (softirq), 1 % idl
 receive  CPU 12: 5 % of its time in the kernel's receive work (softirq), 90 % idle
 cpu      25.0 % of a core, budget 50.0 %; 100.0 % of flows are captured
 payload  now: at most 256 bytes of each packet are captured; given up 2 times, for 12.3 s in all, because packets were lost
+lowered  now: mode log-minimum, detail 1.25% instead of mode default, detail 10%, since 2026-01-31T13:04:00Z (ring_fill is short: 60 % in use); lowered 3 times, for 95.2 s in all; to prevent it: use longer rings (-B)
 changes  2, from request to packet 1.50 ms (median), 3.00 ms (p99)
 event    2026-01-31T13:05:00Z event 2 (by uid 0)
 event    2026-01-31T13:05:00Z event 3 (by uid 0)

@@ -11,11 +11,11 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{self, JoinHandle};
 use std::time::Instant;
 
-use strata_archive::{ArchiveError, Pruned, make_room_except};
+use strata_archive::{ArchiveError, Pruned, RoomMade, make_room_except};
 use strata_role::{Result, require_valid};
 use strata_sandbox::Role;
 use strata_store::{Disk, FileKind, RealDisk, Room};
-use strata_wire::{grouped, human_bytes};
+use strata_wire::count_of;
 
 use allowance::{AGAIN_AFTER, Allowance};
 
@@ -194,21 +194,7 @@ impl Said {
         }
         let (text, useless) = match outcome {
             Ok(pruned) if pruned.parts + pruned.block_files + pruned.split > 0 => {
-                let kept = match pruned.split {
-                    0 => String::new(),
-                    split => format!(
-                        " (packets that policies protect in {split} of them are \
-                    kept)"
-                    ),
-                };
-                let text = format!(
-                    "deleted {} block files{kept} and {} compacted parts with {} packets, {}, to make \
-                     room on the disk",
-                    pruned.block_files.saturating_add(pruned.split),
-                    pruned.parts,
-                    grouped(pruned.packets),
-                    human_bytes(pruned.bytes),
-                );
+                let text = RoomMade::from(&pruned).to_string();
                 (text, pruned.waits_for_readers)
             }
             Ok(pruned) => {
@@ -219,7 +205,8 @@ impl Said {
                 if let Some(first) = pruned.not_split.first() {
                     let files = pruned.not_split.len();
                     text += &format!(
-                        "; packets that policies protect cannot be taken out of {files} files: {}",
+                        "; packets that policies protect cannot be taken out of {}: {}",
+                        count_of(files as u64, "file"),
                         first.why
                     );
                 }
