@@ -4,10 +4,10 @@ mod collecting;
 mod sent;
 
 use strata_control::{
-    ChangeStatus, CpuStatus, DetailStatus, DriftStatus, Event, FlowTableStatus, LoweredStatus,
-    PacketStatus,
+    ChangeStatus, CpuStatus, DetailStatus, DriftStatus, Event, FlowTableStatus, PacketStatus,
     PolicyOrigin, PolicyStatus, ReceiveStatus, ResourceStatus, ShedStatus, Status,
 };
+use strata_record::NO_PACKET_AFTER_ALERT;
 use strata_terminal::listing::{ColumnForm, Reader, Row, listing, row, word};
 use strata_terminal::shadow::shadow;
 use crate::record::shortage;
@@ -70,7 +70,8 @@ pub(super) fn status(status: &Status, events: &[Event], reader: Reader) -> Strin
     rows.extend(status.receive.iter().map(receive));
     rows.extend(status.cpu.as_ref().map(cpu));
     rows.extend(status.shed.as_ref().and_then(shed));
-    rows.extend(status.lowered.as_ref().map(lowered));
+    let lowered = status.lowered.as_ref().map(shortage::lowered);
+    rows.extend(lowered.map(|text| row("lowered", text)));
     rows.extend(changes(&status.changes));
     rows.extend(latest(events));
     head + &listing(reader, [ColumnForm::words(8), ColumnForm::words(0)], rows)
@@ -225,9 +226,13 @@ fn arrivals(status: &Status) -> impl Iterator<Item = Row> {
     let alerted = status.eve.map(|eve| {
         let alerts = count_of(eve.alerts, "alert");
         let (flows, matched) = (count_of(eve.flows, "flow"), grouped(eve.matched));
+        let missed = match eve.flows.saturating_sub(eve.matched) {
+            0 => String::new(),
+            missed => format!(", {} {NO_PACKET_AFTER_ALERT}", grouped(missed)),
+        };
         row(
             "eve",
-            format!("{alerts} on {flows}, {matched} of them seen here"),
+            format!("{alerts} on {flows}, {matched} of them seen here{missed}"),
         )
     });
     let asked = asked.into_iter().chain(installed).chain(sent::rows(status));
@@ -310,11 +315,6 @@ fn cpu(cpu: &CpuStatus) -> Row {
 
 fn shed(shed: &ShedStatus) -> Option<Row> {
     shortage::shed(shed).map(|text| row("payload", text))
-}
-
-/// What a shortage lowered: when, from what to what, for how long, and what prevents it.
-fn lowered(lowered: &LoweredStatus) -> Row {
-    row("lowered", shortage::lowered(lowered))
 }
 
 fn changes(changes: &ChangeStatus) -> Option<Row> {
@@ -521,7 +521,7 @@ mirrored sent: 5
 eth0     12,348 packets received, 1 dropped by kernel
 eth0     AF_PACKET; exclusive capture: no: has address 192.0.2.1/24
 lost     device (rx_missed_errors): 6 packets; make the receive ring of the network interface longer
-eve      120 alerts on 35 flows, 33 of them seen here
+eve      120 alerts on 35 flows, 33 of them seen here, 2 without a packet from the alert on: they had ended before it, unless Suricata sees other traffic (--look-back keeps earlier packets)
 flows    table of 134.2 MB, 1.20 % of packets without an entry; 2 growths refused by the system
 resource disk: 95 %, short: mode degraded by 2 steps
 receive  CPU 0: 95 % of its time in the kernel's receive work (softirq), 1 % idle; 812,345 packets/s; the kernel is the limit, not Strata: spread interrupts over more CPUs
