@@ -164,7 +164,17 @@ mod tests {
         }
         let page = record.render_help().to_string();
         assert!(page.lines().count() <= 60, "{page}");
-        for option in ["-r,", "-i,", "-c,", "-s,", "-C,", "-G,", "-W,", "--eve", "--disk-limit"] {
+        for option in [
+            "-r,",
+            "-i,",
+            "-c,",
+            "-s,",
+            "-C,",
+            "-G,",
+            "-W,",
+            "--eve",
+            "--disk-limit",
+        ] {
             assert!(page.contains(option), "{option} in {page}");
         }
         assert!(!page.contains("--hash-seed"), "{page}");

@@ -243,7 +243,11 @@ impl fmt::Display for RecordNotice {
             }
             Self::Eve(counts, (flows, matched)) => {
                 let of = count_of(*flows, "flow");
-                write!(f, "--eve: {counts}; {of} with an alert, {} of them seen here", grouped(*matched))?;
+                write!(
+                    f,
+                    "--eve: {counts}; {of} with an alert, {} of them seen here",
+                    grouped(*matched)
+                )?;
                 match flows.saturating_sub(*matched) {
                     0 => Ok(()),
                     missed => write!(f, ", {} {NO_PACKET_AFTER_ALERT}", grouped(missed)),

@@ -88,7 +88,10 @@ impl fmt::Display for RoomMade {
         write!(f, "deleted {}", count_of(self.block_files, "block file"))?;
         if self.split > 0 {
             let split = grouped(self.split);
-            write!(f, " (packets that policies protect in {split} of them are kept)")?;
+            write!(
+                f,
+                " (packets that policies protect in {split} of them are kept)"
+            )?;
         }
         write!(
             f,
@@ -136,7 +139,11 @@ mod tests {
                    and 0 compacted parts with 1,000 packets, 2.0 MB, to make room on the disk";
         let read = RoomMade::parse(old).unwrap();
         assert_eq!((read.block_files, read.parts, read.packets), (3, 0, 1_000));
-        for other in ["", "deleted 3 block files", "mode log-all: the disk is full"] {
+        for other in [
+            "",
+            "deleted 3 block files",
+            "mode log-all: the disk is full",
+        ] {
             assert_eq!(RoomMade::parse(other), None, "{other}");
         }
     }

@@ -226,7 +226,10 @@ mod tests {
             assert_eq!(DetailBudget::text(parsed), shown);
         }
         for (text, what) in [
-            ("0", "write 0% to keep no payload beyond headers, or none for no limit"),
+            (
+                "0",
+                "write 0% to keep no payload beyond headers, or none for no limit",
+            ),
             ("10", "for a share write 10%"),
             ("200", "write a share of the payload"),
         ] {

@@ -3,6 +3,7 @@
 mod collecting;
 mod sent;
 
+use crate::record::shortage;
 use strata_control::{
     ChangeStatus, CpuStatus, DetailStatus, DriftStatus, Event, FlowTableStatus, PacketStatus,
     PolicyOrigin, PolicyStatus, ReceiveStatus, ResourceStatus, ShedStatus, Status,
@@ -10,7 +11,6 @@ use strata_control::{
 use strata_record::NO_PACKET_AFTER_ALERT;
 use strata_terminal::listing::{ColumnForm, Reader, Row, listing, row, word};
 use strata_terminal::shadow::shadow;
-use crate::record::shortage;
 use strata_terminal::text::{count_of, percent};
 use strata_wire::{Printable, grouped, human_bytes};
 

@@ -5,8 +5,8 @@ use std::time::Instant;
 use super::Controller;
 use crate::elastic::Resource;
 use crate::status::{
-    ChangeStatus, DriftStatus, FlowTableStatus, LoweredStatus, ResourceStatus, ShadowStatus, ShedStatus, Status, VectorStatus,
-    classes, mirrored, of_logged, results,
+    ChangeStatus, DriftStatus, FlowTableStatus, LoweredStatus, ResourceStatus, ShadowStatus,
+    ShedStatus, Status, VectorStatus, classes, mirrored, of_logged, results,
 };
 
 /// Features named of those that differ most from training.

@@ -97,9 +97,15 @@ fn a_shortage_is_answered_and_taken_back() {
         assert!(said(0).contains(what), "{}", said(0));
     }
     let back = said(3);
-    assert!(back.starts_with("mode log-sampled, still instead of mode default: "), "{back}");
+    assert!(
+        back.starts_with("mode log-sampled, still instead of mode default: "),
+        "{back}"
+    );
     let end = &events[5].what;
-    assert!(end.starts_with("mode default again: less was kept since 20"), "{end}");
+    assert!(
+        end.starts_with("mode default again: less was kept since 20"),
+        "{end}"
+    );
     assert!(end.ends_with(", for 68.9 s"), "{end}");
     let lowered = controller.lowered().unwrap();
     assert_eq!((lowered.now, lowered.times), (false, 1));
@@ -145,9 +151,15 @@ fn a_shortage_lowers_the_budget_of_detail_before_the_mode() {
     assert_eq!(at(70.3, 10), "default 1.25%");
     assert_eq!(at(80.4, 10), "default 10%");
     let events = controller.events();
-    assert_eq!(events[0].what, "mode default, detail 1.25% instead of mode default, detail 10%");
+    assert_eq!(
+        events[0].what,
+        "mode default, detail 1.25% instead of mode default, detail 10%"
+    );
     let why = &events[0].why;
-    assert!(why.starts_with("blocks is short: 90 % in use; since "), "{why}");
+    assert!(
+        why.starts_with("blocks is short: 90 % in use; since "),
+        "{why}"
+    );
     let end = &events.last().unwrap().what;
     assert!(end.starts_with("mode default, detail 10% again: "), "{end}");
     // What users change applies at once, in a shortage in part.
@@ -183,12 +195,18 @@ fn a_shortage_changes_a_mode_at_once_if_the_budget_decides_nothing_in_it() {
     assert_eq!(at(1.0, 90), "log-all");
     assert_eq!(at(1.4, 90), "log-partial");
     let first = &controller.events()[0].what;
-    assert_eq!(first, "mode log-partial, detail 10% instead of mode log-all");
+    assert_eq!(
+        first,
+        "mode log-partial, detail 10% instead of mode log-all"
+    );
     assert_eq!(at(20.0, 10), "log-partial");
     assert_eq!(at(30.1, 10), "log-all");
     let events = controller.events();
     let end = &events.last().unwrap().what;
-    assert!(end.starts_with("mode log-all again: less was kept "), "{end}");
+    assert!(
+        end.starts_with("mode log-all again: less was kept "),
+        "{end}"
+    );
 }
 
 #[test]

@@ -56,12 +56,8 @@ impl Limit {
 
     /// Why this many files do not fit, in the units of `-C`.
     fn problem(&self, rotate_bytes: u64, files: u64) -> String {
-        let [limit, of_file, all] = [
-            self.bytes,
-            rotate_bytes,
-            rotate_bytes.saturating_mul(files),
-        ]
-        .map(human_bytes);
+        let [limit, of_file, all] =
+            [self.bytes, rotate_bytes, rotate_bytes.saturating_mul(files)].map(human_bytes);
         let takes = match rotate_bytes {
             0 => format!("{files} block files must fit, but with -C 0 a file never ends"),
             _ => format!(
@@ -271,7 +267,10 @@ mod tests {
         }
         assert_eq!(problem(7_000_000, 1_000_000, 1), None, "as advised");
         let tiny = problem(1_000_000, 2_000_000, 2).unwrap();
-        assert!(tiny.contains("with -C 1, which is 1 MB, 8 MB are enough"), "{tiny}");
+        assert!(
+            tiny.contains("with -C 1, which is 1 MB, 8 MB are enough"),
+            "{tiny}"
+        );
         assert_eq!(problem(8_000_000, 1_000_000, 2), None, "as advised");
         let endless = problem(1 << 40, 0, 1).unwrap();
         assert!(endless.contains("with -C 0 a file never ends"), "{endless}");

@@ -7,7 +7,10 @@ use strata_wire::Printable;
 
 /// An event as a line of the log's manifest, which has no times of its own.
 pub(crate) fn dated(event: &Event) -> String {
-    let second = event.at.split_once('.').map(|(second, _)| format!("{second}Z"));
+    let second = event
+        .at
+        .split_once('.')
+        .map(|(second, _)| format!("{second}Z"));
     let at = Printable(second.as_ref().unwrap_or(&event.at)).to_string();
     format!("{at} {}", line(event))
 }

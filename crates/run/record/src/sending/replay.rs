@@ -352,7 +352,10 @@ pub fn replay(spec: &ReplaySpec, stop: Arc<AtomicBool>) -> Result<SendOutcome> {
         (false, Some(Method::LiveFrames)) => frames.longest.max(1518),
         (false, _) => frames.longest.max(frame_max_of(&spec.interface)?),
     };
-    let slots = frames.index.len().min(bounds.slots_bytes / frame_max.max(1));
+    let slots = frames
+        .index
+        .len()
+        .min(bounds.slots_bytes / frame_max.max(1));
     let stays = trace.ended && slots == frames.index.len();
     let mut sender = Sender::open(
         &spec.interface,
@@ -392,7 +395,10 @@ mod tests {
     fn a_trace_takes_a_part_of_the_memory_and_never_more_than_a_bound() {
         assert_eq!(Bounds::within(1 << 40, false), MOST);
         let once = Bounds::within(1 << 40, true);
-        assert_eq!((once.chunk_bytes, once.slots_bytes), (MOST_ONCE, 2 * MOST_ONCE));
+        assert_eq!(
+            (once.chunk_bytes, once.slots_bytes),
+            (MOST_ONCE, 2 * MOST_ONCE)
+        );
         for is_once in [false, true] {
             let small = Bounds::within(160 << 20, is_once);
             assert_eq!((small.chunk_bytes, small.slots_bytes), (20 << 20, 40 << 20));

@@ -114,8 +114,10 @@ mod tests {
         let one = lines(&noted[1..2]);
         assert_eq!(
             one,
-            ["deleted to make room (--disk-limit, remove_percent): 1 block file with 10 packets, \
-              the newest from 2026-01-31T12:00:00Z; once, at 2026-01-31T13:00:01Z"]
+            [
+                "deleted to make room (--disk-limit, remove_percent): 1 block file with 10 packets, \
+              the newest from 2026-01-31T12:00:00Z; once, at 2026-01-31T13:00:01Z"
+            ]
         );
     }
 }

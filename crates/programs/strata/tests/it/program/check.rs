@@ -407,10 +407,16 @@ fn a_token_that_is_sent_in_the_clear_is_warned_of() {
         assert!(output.status.success(), "{}", stderr(&output));
         stderr(&output)
     };
-    for open in ["0.0.0.0:9477", "[::]:9477", "192.0.2.7:9477", "sensor.example:9477"] {
+    for open in [
+        "0.0.0.0:9477",
+        "[::]:9477",
+        "192.0.2.7:9477",
+        "sensor.example:9477",
+    ] {
         let text = check(open);
         assert!(
-            text.contains(&format!("warning: control.listen is {open}")) && text.contains("tls_cert"),
+            text.contains(&format!("warning: control.listen is {open}"))
+                && text.contains("tls_cert"),
             "{text}"
         );
     }

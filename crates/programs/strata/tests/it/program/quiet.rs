@@ -180,16 +180,25 @@ fn warnings_have_a_colour_on_a_terminal() {
     // What the option says comes before the variables.
     let chosen = |log: &str, when: &str, variables: &[(&str, &str)]| {
         let mut command = record(&half, dir.path().join(log));
-        command.args(["--quiet", "--color", when]).envs(variables.iter().copied());
+        command
+            .args(["--quiet", "--color", when])
+            .envs(variables.iter().copied());
         command
     };
     let mut never = chosen("never", "never", &[("TERM", "xterm")]);
     let never = String::from_utf8(on_a_terminal(never.env_remove("NO_COLOR"))).unwrap();
     assert!(never.starts_with("strata: warning: "), "{never:?}");
-    let always = chosen("always", "always", &[("NO_COLOR", "1")]).output().unwrap();
+    let always = chosen("always", "always", &[("NO_COLOR", "1")])
+        .output()
+        .unwrap();
     let always = String::from_utf8(always.stderr).unwrap();
     assert!(always.starts_with(begin), "in a pipe: {always:?}");
-    for program in ["strata-stream", "strata-telemetry", "strata-fleet", "strata-models"] {
+    for program in [
+        "strata-stream",
+        "strata-telemetry",
+        "strata-fleet",
+        "strata-models",
+    ] {
         let program = Path::new(env!("CARGO_BIN_EXE_strata")).with_file_name(program);
         let help = Command::new(program).arg("--help").output().unwrap();
         let help = String::from_utf8(help.stdout).unwrap();

@@ -766,7 +766,8 @@ fn a_relays_disk_that_fills_is_answered_by_its_switch() {
     let summary = text.lines().find(|line| line.starts_with("lowered: "));
     let summary = summary.expect(&text);
     assert!(
-        summary.contains("not now; the latest time mode log-") && summary.contains("to prevent it:"),
+        summary.contains("not now; the latest time mode log-")
+            && summary.contains("to prevent it:"),
         "{summary}"
     );
     let text = relay.ended_well();

@@ -284,7 +284,10 @@ fn a_capture_larger_than_the_memory_is_sent_in_parts() {
             "sendmmsg",
         ],
     );
-    assert!(said.contains("120,000 packets (168,000,000 bytes)"), "{said}");
+    assert!(
+        said.contains("120,000 packets (168,000,000 bytes)"),
+        "{said}"
+    );
     // Those that the receiving end's queue did not take are counted, too.
     assert_eq!(ended() - before, u64::from(2 * FRAMES), "{said}");
 }
