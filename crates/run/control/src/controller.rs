@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 use strata_classify::Model;
 use strata_policy::{BudgetError, DetailBudget, ModeError, Steering};
 use strata_rules::PolicyError;
-use strata_wire::{Counters, exact};
+use strata_wire::Counters;
 
 pub use board::CollectorBoard;
 pub use events::Event;

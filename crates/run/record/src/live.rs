@@ -368,7 +368,7 @@ impl Supervisor {
                 processes.forgotten(),
             ));
             (self.setup.tell)(&notice);
-            self.told.push(line);
+            self.told.push(notice.text);
         }
         let told = self.told.into_lines();
         finish(

@@ -286,3 +286,24 @@ fn decided(f: &mut fmt::Formatter<'_>, way: &Way) -> fmt::Result {
     }?;
     f.write_str(" (by --exclusive=auto)")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn flows_that_had_ended_before_their_alert_are_counted() {
+        let counts = EveCounts {
+            lines: 150,
+            alerts: 120,
+            invalid: 1,
+            rotations: 0,
+        };
+        let said = |flows| RecordNotice::Eve(counts, flows).to_string();
+        let some = said((35, 33));
+        let expected = "120 of them alerts and 1 not events of Suricata; 0 rotations; 35 flows with an \
+                        alert, 33 of them seen here, 2 without a packet from the alert on";
+        assert!(some.contains(expected), "{some}");
+        assert!(said((1, 1)).ends_with("; 1 flow with an alert, 1 of them seen here"));
+    }
+}

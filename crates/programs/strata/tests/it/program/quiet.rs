@@ -206,6 +206,47 @@ fn warnings_have_a_colour_on_a_terminal() {
     }
 }
 
+/// How much is done and what is left, where that is known; nothing of it in a pipe.
+#[test]
+fn reading_files_and_exporting_show_percent_on_a_terminal_only() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name);
+    let copies: Vec<PathBuf> = (0..8).map(|copy| path(&format!("{copy}.pcap"))).collect();
+    for copy in &copies {
+        fs::copy(mix(), copy).unwrap();
+    }
+    let recording = |log: &str| {
+        let mut command = record(&copies[0], path(log));
+        for copy in &copies[1..] {
+            command.arg("-r").arg(copy);
+        }
+        command
+    };
+    let export = |file: &str| {
+        let mut command = strata();
+        command
+            .arg("export")
+            .arg(path("shown"))
+            .arg("-w")
+            .arg(path(file));
+        command
+    };
+    for mut command in [recording("shown"), export("shown.pcapng")] {
+        let name = format!("{command:?}");
+        let seen = String::from_utf8_lossy(&on_a_terminal(&mut command)).into_owned();
+        assert!(
+            seen.contains(" % ") && seen.contains(" left"),
+            "{name}: {seen:?}"
+        );
+    }
+    for mut command in [recording("piped"), export("piped.pcapng")] {
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{command:?}");
+        let seen = String::from_utf8(output.stderr).unwrap();
+        assert!(!seen.contains(" % ") && !seen.contains('\x1b'), "{seen:?}");
+    }
+}
+
 #[test]
 fn a_terminal_gets_no_progress() {
     let dir = tempfile::tempdir().unwrap();
