@@ -45,7 +45,7 @@ pub use beside::compacting::{
     CompactError, CompactPlan, CompactSpec, CompactStep, Compacting, NotOpen, TakeStep, compact_log,
 };
 pub use error::RecordError;
-pub use notice::EveCounts;
+pub use notice::{EveCounts, NO_PACKET_AFTER_ALERT};
 pub use outcome::RecordOutcome;
 pub use record::check;
 pub use recorded::{RecordCounts, Recorded};
@@ -54,7 +54,7 @@ pub use sandbox::socket_opener;
 pub use sending::{GenerateSpec, Pace, ReplaySpec, SendOutcome, generate, replay};
 pub use setup::destination::Closed;
 pub use setup::log_dir::log_directory;
-pub use setup::memory::{machine_bytes, room_for};
+pub use setup::memory::{machine_bytes, room_for, usable_bytes};
 pub use spec::{
     DestinationSpec, DetailSpec, InputSpec, InterfaceSpec, LogSpec, ModelSpec, RecordSpec,
     SandboxSpec, ShadowSpec, Shed, SteeringSpec, StreamSpec, TriggerSpec,
