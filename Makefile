@@ -10,7 +10,7 @@ DEMO := target/demo
 
 # Peers that tests and benchmarks compare with, as Debian packages.
 PEERS := age bzip2 lz4 curl ethtool jq nfdump openssl tshark tcpdump libpcap-dev wireshark-common strace libibverbs-dev systemd \
-    python3-cryptography xz-utils libdpdk-dev gcc pkg-config
+    python3-cryptography xz-utils libdpdk-dev gcc pkg-config libunbound8 libxdp1 libcap-ng0
 # What the page is built with, and the browser of its tests.
 CHROMIUM = $(shell for one in $(STRATA_CHROMIUM) chromium chromium-browser; do command -v $$one && break; done)
 PAGE_PEERS = $(strip $(if $(shell command -v npm),,nodejs npm) $(if $(CHROMIUM),,chromium))
@@ -209,6 +209,9 @@ S3_SERVER := target/tools/versitygw
 # The checker of metrics, of Debian's package, unpacked: installed, it would start a server.
 PROMTOOL := target/tools/promtool
 
+# Open vSwitch, unpacked for the same reason.
+OPEN_VSWITCH := target/tools/openvswitch
+
 # Installs the peers where that is possible, else says which are missing.
 tools:
 	@[ -x $(S3_SERVER) ] || ! command -v go >/dev/null || \
@@ -219,6 +222,12 @@ tools:
 	      { apt-get download -qq prometheus || { apt-get update -qq && apt-get download -qq prometheus; }; } && \
 	      dpkg-deb --fsys-tarfile prometheus_*.deb | tar -x --strip-components=3 ./usr/bin/promtool && \
 	      rm prometheus_*.deb; } || echo "no promtool: the test of metrics will not run"
+	@[ -d $(OPEN_VSWITCH) ] || command -v ovs-vswitchd >/dev/null || ! command -v apt-get >/dev/null || \
+	    { mkdir -p $(OPEN_VSWITCH) && cd $(OPEN_VSWITCH) && \
+	      { apt-get download -qq openvswitch-switch openvswitch-common || \
+	        { apt-get update -qq && apt-get download -qq openvswitch-switch openvswitch-common; }; } && \
+	      for package in *.deb; do dpkg-deb -x $$package . && rm $$package; done; } || \
+	    { rm -rf $(OPEN_VSWITCH); echo "no Open vSwitch: the tests of its ports will not run"; }
 	@[ -z "$(PAGE_PEERS)" ] || if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
 	    apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $(PAGE_PEERS) >/dev/null; \
 	else echo "missing for the page and its tests; on Debian: apt-get install $(PAGE_PEERS)"; fi

@@ -77,6 +77,12 @@ pub(crate) struct Args {
     #[arg(long)]
     all_copies: bool,
 
+    /// Ask Open vSwitch for its ports at this socket of its database, instead of
+    /// /run/openvswitch/db.sock: a packet that crosses Open vSwitch is exported once, if all of its
+    /// ports are captured.
+    #[arg(long, value_name = "SOCKET", conflicts_with = "all_copies")]
+    ovsdb: Option<PathBuf>,
+
     /// Use one ring per interface (each), or one ring for all interfaces (one). By default, one
     /// ring for 128 interfaces or more if eBPF is permitted, else one per interface.
     #[arg(long, value_enum, value_name = "WHICH", default_value_t = RingsArg::Auto)]
@@ -235,6 +241,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         local,
         source: args.source()?,
         state: args.state.clone(),
+        ovsdb: args.ovsdb.clone(),
         program: strata_terminal::program::strata()?,
         options: [
             vec![format!("--rings={}", args.rings)],

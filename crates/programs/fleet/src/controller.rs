@@ -413,9 +413,14 @@ fn agents(agents: &[AgentStatus], json: bool) -> Result<()> {
             let behind = present.filter(|one| !one.behind.is_empty());
             let behind =
                 behind.map_or(String::new(), |one| format!(", {}", Printable(&one.behind)));
+            // Its identity is kept for when it comes back.
+            let gone = match present.is_none() && agent.state == "up" {
+                true => ", not on this host now",
+                false => "",
+            };
             writeln!(
                 out,
-                "    {}: identity {identity}{behind}",
+                "    {}: identity {identity}{behind}{gone}",
                 Printable(interface)
             )?;
         }

@@ -7,6 +7,7 @@
 //! child     the process that records, with its own sandbox
 //! tally     what one recording after the other has counted
 //! shared_time   one time for each packet, whichever recording asks
+//! ovsdb     bridges and ports of Open vSwitch
 //! libvirt   which virtual machine has an interface
 //! files     what is kept in the agent's directory, and read of its interfaces
 //! ```
@@ -16,6 +17,7 @@ mod files;
 mod libvirt;
 mod link;
 mod names;
+mod ovsdb;
 mod shared_time;
 mod tally;
 
@@ -40,6 +42,7 @@ use child::{Child, NEVER, Recorder};
 use files::State;
 use link::Link;
 use names::{Found, Names};
+use ovsdb::Ovsdb;
 use shared_time::SharedTime;
 use tally::Tally;
 
@@ -70,6 +73,8 @@ pub struct AgentSpec {
     pub program: PathBuf,
     /// Options for each recording, such as `--cpu 10%`.
     pub options: Vec<String>,
+    /// Socket of Open vSwitch's database, if it is not at its usual place.
+    pub ovsdb: Option<PathBuf>,
     /// Drop what neither it nor its recordings need.
     pub sandboxed: bool,
 }
@@ -181,6 +186,7 @@ struct Agent {
     recorder: Recorder,
     child: Option<Child>,
     state: State,
+    ovsdb: Ovsdb,
     file: Option<FileSource>,
     desk: Desk,
     interrupt: Interrupt,
@@ -285,6 +291,7 @@ pub fn run_agent(
         },
         follower: Follower::new(spec.local, stored),
         child: None,
+        ovsdb: Ovsdb::new(spec.ovsdb),
         state,
         file,
         desk,
@@ -375,6 +382,8 @@ impl Agent {
         }
         match files::interfaces() {
             Ok(all) => {
+                let up = all.iter().map(|one| one.name.as_str()).collect();
+                self.follower.switches(self.ovsdb.switches(&up));
                 if self.follower.interfaces(all) {
                     self.follow_file();
                 }

@@ -33,14 +33,15 @@ pub(crate) fn ports(all: &[Interface]) -> Ports {
 /// Policies that are for one interface only.
 type Own<'a> = Vec<(&'a str, &'a str, u16)>;
 
-/// What to do about bridges if these interfaces are `captured`, all of them without `ports`. Two interfaces
-/// of which one has a policy that the other has not are not taken for the same: each exports what passes it.
-pub(crate) fn bridged<'a>(
-    ports: &Ports,
+/// Those of each captured interface.
+pub(crate) type OwnPolicies<'a> = BTreeMap<&'a str, Own<'a>>;
+
+/// Policies of captured interfaces. Those with the same export the same packets.
+pub(crate) fn own_policies<'a>(
     captured: impl Iterator<Item = &'a str>,
     policies: &'a [AssignedPolicy],
-) -> Bridged {
-    let mut own: BTreeMap<&str, Own<'_>> = captured.map(|name| (name, Vec::new())).collect();
+) -> OwnPolicies<'a> {
+    let mut own: OwnPolicies<'_> = captured.map(|name| (name, Vec::new())).collect();
     for policy in policies {
         let only = policy.interface.as_deref();
         if let Some(own) = only.and_then(|only| own.get_mut(only)) {
@@ -48,6 +49,13 @@ pub(crate) fn bridged<'a>(
         }
     }
     own.values_mut().for_each(|own| own.sort_unstable());
+    own
+}
+
+/// What to do about bridges if the interfaces with these policies are captured, all of them without `ports`. Two
+/// interfaces of which one has a policy that the other has not are not taken for the same: each exports what
+/// passes it.
+pub(crate) fn bridged(ports: &Ports, own: &OwnPolicies<'_>) -> Bridged {
     let mut all = Bridged::default();
     for (bridge, names) in ports {
         let mut groups: BTreeMap<&Own<'_>, Vec<String>> = BTreeMap::new();
@@ -108,7 +116,10 @@ mod tests {
         let all = [("eth0", "br1"), ("tap0", "br0"), ("tap1", "br0")];
         let none = [("br0", ""), ("br1", ""), ("eth1", "")];
         let all: Vec<Interface> = all.iter().chain(&none).map(port).collect();
-        bridged(&ports(&all), captured.iter().copied(), policies)
+        bridged(
+            &ports(&all),
+            &own_policies(captured.iter().copied(), policies),
+        )
     }
 
     fn names(of: &[&str]) -> Vec<String> {

@@ -6,25 +6,17 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
-use serde::Serialize;
-use strata_rules::Action;
-use strata_wire::Keep;
-
-use crate::bridged::{Bridged, Ports, bridged, ports};
+use crate::bridged::{Ports, bridged, own_policies, ports};
 use crate::limits::INTERFACES_MAX;
 use crate::message::{AssignedPolicy, Assignment, Interface, Report};
 use crate::pattern::matches;
+use crate::plan::{Config, Export, Plan, destination, snaplen};
+use crate::switched::{Switches, switched};
 
 /// After a recording could not start or has ended, the next is started after this time, ms, and after
 /// twice as long each time, up to the most.
 const AGAIN_MS: u64 = 1000;
 const AGAIN_MAX_MS: u64 = 30_000;
-
-/// Bytes of a packet of which headers are exported: more than headers have, unless somebody makes them long on
-/// purpose.
-const HEADERS_BYTES: u32 = 512;
-/// Recordings capture no more by themselves.
-const PACKET_BYTES: u32 = 262_144;
 
 /// What only this host decides.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -43,67 +35,6 @@ pub struct Local {
     pub all_copies: bool,
     /// Where packets may be sent, by the names that policies use.
     pub destinations: BTreeMap<String, String>,
-}
-
-/// A recording to run.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Plan {
-    /// Interfaces to capture, at least one.
-    pub interfaces: Vec<String>,
-    /// Its configuration file.
-    pub config: String,
-    /// File with the keys that the configuration names, if exports are encrypted.
-    pub keys: Option<String>,
-    /// Bytes of each packet that policies need.
-    pub snaplen: u32,
-    /// Interfaces that are ports of a bridge, those of each together: what goes from one to another is captured
-    /// where it comes in only.
-    pub bridge_ports: Vec<Vec<String>>,
-    /// What users should know of the interfaces.
-    pub notes: Vec<String>,
-    /// Why no recording can follow it, if that is known.
-    pub problem: Option<String>,
-    /// Identities of the interfaces.
-    identities: BTreeMap<String, u32>,
-    is_encrypted: bool,
-}
-
-impl Plan {
-    /// The configuration file of a recording that exports only what is captured from this time on, ns since
-    /// 1970.
-    ///
-    /// # Panics
-    ///
-    /// If it is later than 2262.
-    #[must_use]
-    pub fn config_from(&self, from: u64) -> String {
-        let parsed = self.config.parse::<toml::Table>();
-        let mut config = parsed.expect("it was written as TOML");
-        if let Some(toml::Value::Table(export)) = config.get_mut("export") {
-            let from = i64::try_from(from).expect("a time before 2262");
-            export.insert(String::from("from"), from.into());
-        }
-        config.to_string()
-    }
-
-    /// Whether a recording of this plan can follow the other: what else there is, is decided at its start.
-    fn fits(&self, other: &Self) -> bool {
-        self.identities == other.identities
-            && self.is_encrypted == other.is_encrypted
-            && self.bridge_ports == other.bridge_ports
-            && self.snaplen >= other.snaplen
-    }
-
-    /// Whether an interface has another identity in the other plan, or none.
-    fn contradicts(&self, other: &Self) -> bool {
-        let mut own = self.identities.iter();
-        let mut theirs: Vec<u32> = other.identities.values().copied().collect();
-        theirs.sort_unstable();
-        own.any(|(name, number)| match other.identities.get(name) {
-            Some(now) => now != number,
-            None => theirs.binary_search(number).is_ok(),
-        })
-    }
 }
 
 /// What to do next.
@@ -128,6 +59,8 @@ pub struct Follower {
     present: Vec<Interface>,
     /// Ports of bridges, also those that may not be captured.
     ports: Ports,
+    /// Switches in user space.
+    switches: Switches,
     /// Of destinations that are names, as far as they are known.
     addresses: BTreeMap<String, SocketAddr>,
     assignment: Option<Assignment>,
@@ -147,52 +80,6 @@ pub struct Follower {
     since_ms: u64,
 }
 
-/// Bytes of a packet that an action needs.
-fn snaplen(action: &str) -> u32 {
-    let Ok(action) = action.parse::<Action>() else {
-        // The recording will say what is wrong with it.
-        return PACKET_BYTES;
-    };
-    match action {
-        Action::Export(export) => match export.keep {
-            Keep::Header | Keep::Nothing => HEADERS_BYTES,
-            Keep::Partial(bytes) => HEADERS_BYTES.saturating_add(bytes).min(PACKET_BYTES),
-            Keep::Full => PACKET_BYTES,
-        },
-        _ => HEADERS_BYTES,
-    }
-}
-
-/// The destination of an action, if there is one.
-fn destination(action: &str) -> Option<String> {
-    match action.parse() {
-        Ok(Action::Export(export)) => Some(export.to.to_string()),
-        // The recording will say what is wrong with it.
-        Ok(_) | Err(_) => None,
-    }
-}
-
-/// A recording's configuration file.
-#[derive(Serialize)]
-struct Config<'a> {
-    default: &'a str,
-    policy: Vec<&'a AssignedPolicy>,
-    export: Export<'a>,
-}
-
-#[derive(Serialize)]
-struct Export<'a> {
-    host: &'a str,
-    identity: u32,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    key_file: Option<&'a str>,
-    identities: &'a BTreeMap<String, u32>,
-    behind: BTreeMap<&'a str, &'a str>,
-    destinations: &'a BTreeMap<String, String>,
-    /// Present even if empty: a destination that cannot be reached does not stop the others.
-    addresses: &'a BTreeMap<String, SocketAddr>,
-}
-
 impl Follower {
     /// An agent that goes on with what it was assigned before.
     #[must_use]
@@ -201,6 +88,7 @@ impl Follower {
             local,
             present: Vec::new(),
             ports: Ports::new(),
+            switches: Switches::default(),
             addresses: BTreeMap::new(),
             assignment,
             wanted: None,
@@ -228,6 +116,14 @@ impl Follower {
             self.wanted = self.plan();
         }
         is_new
+    }
+
+    /// Software switches of the host.
+    pub fn switches(&mut self, switches: Switches) {
+        if switches != self.switches {
+            self.switches = switches;
+            self.wanted = self.plan();
+        }
     }
 
     /// Patterns of interfaces that may be captured, but do not exist.
@@ -267,7 +163,12 @@ impl Follower {
         let present = self.present.iter().map(|interface| &interface.name);
         let identity = |name: &String| Some((name.clone(), *assignment.identities.get(name)?));
         let mut identities: BTreeMap<String, u32> = present.filter_map(identity).collect();
-        let bridged = self.bridged(&identities, &assignment.policies);
+        let captured = identities.keys().map(String::as_str);
+        let own = own_policies(captured, &assignment.policies);
+        let (bridged, switched) = match self.local.all_copies {
+            true => Default::default(),
+            false => (bridged(&self.ports, &own), switched(&self.switches, &own)),
+        };
         identities.retain(|name, _| !bridged.left_out.contains(name));
         let fits = |policy: &&AssignedPolicy| {
             let only = policy.interface.as_ref();
@@ -312,18 +213,12 @@ impl Follower {
             keys: keys.filter(|_| self.local.own_keys.is_none()),
             snaplen,
             bridge_ports: bridged.ports,
-            notes: bridged.notes,
+            in_only: switched.in_only,
+            out_only: switched.out_only,
+            notes: [bridged.notes, switched.notes].concat(),
             identities,
             is_encrypted: self.local.own_keys.is_some() || assigned.is_some(),
         })
-    }
-
-    /// What is done about bridges among the interfaces that are to be captured.
-    fn bridged(&self, captured: &BTreeMap<String, u32>, policies: &[AssignedPolicy]) -> Bridged {
-        match self.local.all_copies {
-            true => Bridged::default(),
-            false => bridged(&self.ports, captured.keys().map(String::as_str), policies),
-        }
     }
 
     /// What is at the other end of interfaces that are captured, where it is known.

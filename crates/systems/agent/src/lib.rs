@@ -8,7 +8,9 @@
 //! ```text
 //! registry   the controller: who is enrolled, who has which identity, which policies apply where
 //! follower   the agent: what to capture and export, from what it was assigned and what is there
+//! plan       a recording of an agent
 //! bridged    what crosses a bridge is exported once
+//! switched   the same for switches in user space
 //! document   policies, tenants and identities as an administrator writes them; differences
 //! closing    whether the sums of what was exported and received close
 //! message    what agents and controller say to each other
@@ -25,11 +27,13 @@ mod follower;
 mod limits;
 mod message;
 mod pattern;
+mod plan;
 mod registry;
+mod switched;
 
 pub use closing::{Closing, OVERDUE_SECONDS};
 pub use document::{Difference, DocumentError, DocumentFile, Documents, FILES_MAX, POLICIES_MAX};
-pub use follower::{Follower, Local, Plan, Step};
+pub use follower::{Follower, Local, Step};
 pub use limits::{AGENTS_MAX, IDENTITY_MAX, INTERFACES_MAX};
 pub use message::{
     AgentStatus, Applied, AssignedPolicy, Assignment, CollectedSession, CollectorReport,
@@ -38,6 +42,8 @@ pub use message::{
     SESSIONS_MAX, SessionCount, check_why,
 };
 pub use pattern::matches;
+pub use plan::Plan;
 pub use registry::{
     AgentRecord, Change, EVENTS_MAX, Registry, RegistryError, SpentIdentity, Stored, Version,
 };
+pub use switched::{Switch, Switches};

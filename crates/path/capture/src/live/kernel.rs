@@ -92,7 +92,7 @@ const NETWORK: i32 = -0x10_0000;
 const LINK: i32 = -0x20_0000;
 
 const EACH_PORT: &str = "; or capture packets at each port that they pass: agents with --all-copies, recordings \
-without --bridge-ports";
+without --bridge-ports, --in-only and --out-only";
 
 /// What the rings of a capture share.
 #[derive(Debug)]
@@ -185,8 +185,8 @@ impl Kernel {
             key,
             workers,
             loopback: asked::index("lo").ok(),
-            bridge_ports: (!options.bridge_ports.is_empty())
-                .then(|| BridgePorts::new(&options.bridge_ports)),
+            bridge_ports: (!options.bridge_ports.is_empty() || !options.one_way.is_empty())
+                .then(|| BridgePorts::new(&options.bridge_ports, &options.one_way)),
         }
     }
 

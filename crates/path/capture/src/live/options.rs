@@ -42,6 +42,8 @@ pub struct LiveOptions {
     /// Captured interfaces that are ports of a bridge, those of each together: a packet that goes from one to
     /// another is captured where it comes in, and not again where it leaves.
     pub bridge_ports: Vec<Vec<String>>,
+    /// Captured interfaces of which only packets of this direction are captured.
+    pub one_way: Vec<(String, Direction)>,
     /// Who opens packet sockets; by default this process itself, which may no longer be permitted
     /// to when an interface comes back.
     pub opener: Option<SocketOpener>,
@@ -105,6 +107,7 @@ impl Default for LiveOptions {
             cut: false,
             sample: false,
             bridge_ports: Vec::new(),
+            one_way: Vec::new(),
             opener: None,
             exclusive: Exclusive::No,
         }

@@ -643,6 +643,35 @@ fn what_crosses_a_bridge_comes_where_it_comes_in_to_one_ring() {
     ports_of_a_bridge(Rings::One);
 }
 
+/// Where broadcast packets with this source port come that are sent by an interface.
+fn came(live: &mut Live, from: &str, source: u16) -> Vec<u16> {
+    // Of IPv4, netfilter lets a bridge drop headers without a checksum.
+    let mut packet = udp(true, (source, 2), 50);
+    packet[..6].fill(0xff);
+    let sender = pcap::Capture::from_device(from).unwrap();
+    sender.open().unwrap().sendpacket(&*packet).unwrap();
+    let mut came = Vec::new();
+    let begun = Instant::now();
+    loop {
+        match live.advance().unwrap() {
+            LiveNext::Packets => {
+                let batch = live.batch();
+                let batch = (0..batch.len()).map(|index| batch.get(index));
+                let own = batch.filter(|found| found.data == packet);
+                came.extend(own.map(|found| found.interface));
+            }
+            // A bridge forwards at once, but interfaces are looked at one after the other.
+            LiveNext::Idle if !came.is_empty() && begun.elapsed() > SETTLED => break,
+            _ => assert!(
+                begun.elapsed() < Duration::from_secs(10),
+                "nothing from {from}"
+            ),
+        }
+    }
+    came.sort_unstable();
+    came
+}
+
 /// Three ports of a bridge, of which two are declared as such: what goes from one of those to the other comes
 /// once.
 fn ports_of_a_bridge(rings: Rings) {
@@ -657,12 +686,6 @@ fn ports_of_a_bridge(rings: Rings) {
         namespace.ip(&format!("link set tap{number} master br0"));
     };
     (0..3).for_each(port);
-    let packet = |source: u16| {
-        // Of IPv4, netfilter lets a bridge drop headers without a checksum.
-        let mut packet = udp(true, (source, 2), 50);
-        packet[..6].fill(0xff);
-        packet
-    };
     namespace.enter(|| {
         let mut all = options("tap0");
         all.interfaces = ["tap0", "tap1", "tap2"].map(str::to_owned).to_vec();
@@ -670,32 +693,10 @@ fn ports_of_a_bridge(rings: Rings) {
         all.bridge_ports = vec![vec![String::from("tap0"), String::from("tap1")]];
         let mut live = open(&all);
         let mut sent = 0;
+        // What came late of earlier ones is not counted.
         let mut came = |from: &str| {
-            // What came late of earlier ones is not counted.
             sent += 1;
-            let packet = packet(sent);
-            let sender = pcap::Capture::from_device(from).unwrap();
-            sender.open().unwrap().sendpacket(&*packet).unwrap();
-            let mut came = Vec::new();
-            let begun = Instant::now();
-            loop {
-                match live.advance().unwrap() {
-                    LiveNext::Packets => {
-                        let batch = live.batch();
-                        let batch = (0..batch.len()).map(|index| batch.get(index));
-                        let own = batch.filter(|found| found.data == packet);
-                        came.extend(own.map(|found| found.interface));
-                    }
-                    // A bridge forwards at once, but interfaces are looked at one after the other.
-                    LiveNext::Idle if !came.is_empty() && begun.elapsed() > SETTLED => break,
-                    _ => assert!(
-                        begun.elapsed() < Duration::from_secs(10),
-                        "nothing from {from}"
-                    ),
-                }
-            }
-            came.sort_unstable();
-            came
+            came(&mut live, from, sent)
         };
         // Ports forward a little after they are up.
         let begun = Instant::now();
@@ -709,6 +710,51 @@ fn ports_of_a_bridge(rings: Rings) {
         // What this host sends comes in nowhere.
         assert_eq!(came("br0"), [0, 1, 2]);
         assert_eq!(came("tap1"), [1]);
+    });
+}
+
+#[test]
+fn one_direction_of_an_interface_is_captured() {
+    one_direction(Rings::Each);
+}
+
+#[test]
+fn one_direction_of_an_interface_comes_to_one_ring() {
+    one_direction(Rings::One);
+}
+
+/// Three ports of a bridge: of one, only received packets are captured, and of another, only sent ones.
+fn one_direction(rings: Rings) {
+    if !may_use_kernel("a bridge") {
+        return;
+    }
+    let namespace = Namespace::new(&format!("st-way-{rings:?}"));
+    namespace.ip("link add br0 type bridge");
+    namespace.ip("link set br0 up");
+    for number in 0..3 {
+        namespace.pair(&format!("tap{number}"), &format!("vm{number}"));
+        namespace.ip(&format!("link set tap{number} master br0"));
+    }
+    namespace.enter(|| {
+        let mut all = options("tap0");
+        all.interfaces = ["tap0", "tap1", "tap2"].map(str::to_owned).to_vec();
+        all.rings = rings;
+        all.one_way = vec![
+            ("tap0".into(), Direction::In),
+            ("tap1".into(), Direction::Out),
+        ];
+        let mut live = open(&all);
+        let mut sent = 0;
+        let mut came = |from: &str| {
+            sent += 1;
+            came(&mut live, from, sent)
+        };
+        // Ports forward a little after they are up.
+        let begun = Instant::now();
+        while came("vm0") != [0, 1, 2] || came("vm1") != [2] || came("vm2") != [1, 2] {
+            assert!(begun.elapsed() < Duration::from_secs(30));
+        }
+        assert_eq!(came("br0"), [1, 2]);
     });
 }
 

@@ -100,6 +100,17 @@ pub(super) struct InterfaceArgs {
     #[arg(long, value_name = "NAMES")]
     bridge_ports: Vec<String>,
 
+    /// Capture only received packets of these interfaces (names separated by commas), as -Q in does
+    /// for all. Together with --out-only for the switch's own interface, it captures each packet
+    /// once at the ports of a switch in user space, such as Open vSwitch with datapath_type=netdev.
+    #[arg(long, value_name = "NAMES", conflicts_with_all = ["direction", "exclusive"])]
+    in_only: Vec<String>,
+
+    /// Capture only sent packets of these interfaces (names separated by commas), as -Q out does
+    /// for all.
+    #[arg(long, value_name = "NAMES", conflicts_with_all = ["direction", "exclusive"])]
+    out_only: Vec<String>,
+
     /// Record which process of this host sends and receives each packet of TCP and UDP: its name, its
     /// PID and its cgroup, whose path identifies the container. They are in a comment of the packet
     /// and in columns of flows (src_process, dst_process and others). eBPF programs note the process
@@ -217,6 +228,8 @@ impl InterfaceArgs {
             ("--early-cut", self.early_cut),
             ("--processes", self.processes),
             ("--bridge-ports", !self.bridge_ports.is_empty()),
+            ("--in-only", !self.in_only.is_empty()),
+            ("--out-only", !self.out_only.is_empty()),
             ("--rings", self.rings != RingsArg::Auto),
         ])?;
         let snaplen = self.snaplen != 0 && self.snaplen != LiveOptions::SNAPLEN_DEFAULT;
@@ -241,6 +254,7 @@ impl InterfaceArgs {
         options.immediate = self.immediate_mode;
         options.cut = self.early_cut;
         options.bridge_ports = self.bridge_ports(&options.interfaces)?;
+        options.one_way = self.one_way(&options.interfaces)?;
         options.exclusive = match self.exclusive {
             Some(ExclusiveArg::Always) => Exclusive::Yes,
             Some(ExclusiveArg::Auto) => Exclusive::Auto,
@@ -285,6 +299,28 @@ impl InterfaceArgs {
                 return Err(refuse(format!("--bridge-ports: '{name}': {problem}")));
             }
             all.push(names);
+        }
+        Ok(all)
+    }
+
+    /// Interfaces of which one direction is captured, which are among the interfaces.
+    fn one_way(&self, interfaces: &[String]) -> Result<Vec<(String, Direction)>> {
+        let mut all: Vec<(String, Direction)> = Vec::new();
+        for (option, names, way) in [
+            ("--in-only", &self.in_only, Direction::In),
+            ("--out-only", &self.out_only, Direction::Out),
+        ] {
+            for name in interface_names(names) {
+                let problem = match all.iter().any(|(other, _)| *other == name) {
+                    true => "it is given twice",
+                    false if !interfaces.contains(&name) => "it is not captured (-i)",
+                    false => {
+                        all.push((name, way));
+                        continue;
+                    }
+                };
+                return Err(refuse(format!("{option}: '{name}': {problem}")));
+            }
         }
         Ok(all)
     }

@@ -84,6 +84,11 @@ impl Recorder {
         for ports in &plan.bridge_ports {
             command.args(["--bridge-ports", &ports.join(",")]);
         }
+        for (option, names) in [("--in-only", &plan.in_only), ("--out-only", &plan.out_only)] {
+            if !names.is_empty() {
+                command.args([option, &names.join(",")]);
+            }
+        }
         // What is not exported is not copied.
         command.args(["-s", &plan.snaplen.to_string()]);
         command.arg("--config").arg(config).args(&self.options);

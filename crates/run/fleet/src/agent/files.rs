@@ -99,17 +99,19 @@ pub(super) fn down() -> Vec<String> {
 /// All interfaces that could be captured.
 pub(super) fn interfaces() -> Result<Vec<Interface>> {
     // `-i` separates names by commas.
-    let may = |device: &Device| device.name != ANY && !device.name.contains(',') && device.is_up;
-    let devices: Vec<Device> = Device::all()
-        .map_err(RoleError::own)?
-        .into_iter()
-        .filter(may)
-        .collect();
+    let may = |device: &&Device| device.name != ANY && !device.name.contains(',') && device.is_up;
+    let devices = Device::all().map_err(RoleError::own)?;
     // What is not found out is no reason not to capture.
     let namespaces = namespaces_behind().unwrap_or_else(|_| BTreeMap::new());
     let bridges = bridges_of_ports().unwrap_or_else(|_| BTreeMap::new());
     let machines = machines();
-    let named = |index: u32| devices.iter().find(|device| device.index == index);
+    // The interface of a datapath of Open vSwitch stays down.
+    let is_bridge = |device: &&Device| device.is_up || device.name.starts_with("ovs-");
+    let bridging: BTreeMap<u32, &str> = devices
+        .iter()
+        .filter(is_bridge)
+        .map(|device| (device.index, device.name.as_str()))
+        .collect();
     let with = |device: &Device| {
         let machine = machines.get(&device.name);
         let namespace = namespaces.get(&device.index);
@@ -118,11 +120,12 @@ pub(super) fn interfaces() -> Result<Vec<Interface>> {
             (None, Some(namespace)) => format!("netns {namespace}"),
             (None, None) => String::new(),
         };
-        let bridge = bridges.get(&device.index).and_then(|index| named(*index));
-        let bridge = bridge.map_or_else(String::new, |bridge| bridge.name.clone());
+        let bridge = bridges.get(&device.index);
+        let bridge = bridge.and_then(|index| bridging.get(index));
+        let bridge = bridge.map_or_else(String::new, |name| (*name).to_owned());
         interface(device, &behind, bridge)
     };
-    Ok(devices.iter().map(with).collect())
+    Ok(devices.iter().filter(may).map(with).collect())
 }
 
 fn shown(text: &str) -> String {

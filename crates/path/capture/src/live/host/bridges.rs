@@ -12,6 +12,8 @@ const LINK_LEN: usize = 16;
 const MASTER: u16 = 10;
 const LINK_INFO: u16 = 18;
 const SLAVE_KIND: u16 = 4;
+/// Kinds of interfaces that forward among their ports. Those of Open vSwitch's kernel module are `ovs-system`'s.
+const KINDS: [&str; 2] = ["bridge", "openvswitch"];
 
 /// Indexes of the bridges of this network namespace, by the indexes of their ports.
 ///
@@ -23,7 +25,7 @@ pub fn bridges_of_ports() -> io::Result<BTreeMap<u32, u32>> {
     for (_, link) in Netlink::open()?.dump(GET_LINK, &[0; LINK_LEN])? {
         let info = attribute(&link, LINK_LEN, LINK_INFO);
         let kind = info.and_then(|info| attribute(info, 0, SLAVE_KIND));
-        if kind.map(text).as_deref() == Some("bridge")
+        if kind.is_some_and(|kind| KINDS.contains(&&*text(kind)))
             && let Some(master) = attribute(&link, LINK_LEN, MASTER)
         {
             ports.insert(u32_at(&link, 4)?, u32_at(master, 0)?);

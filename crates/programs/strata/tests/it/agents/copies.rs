@@ -5,8 +5,12 @@ use std::path::Path;
 use std::process::Command;
 
 use serde_json::Value;
+use strata_agent::Interface;
+use strata_auth::authority::{Key, agent};
+use strata_control::agent_client::{AgentClient, Interrupt};
 use strata_testkit::{Namespace, may_use_kernel};
 
+use super::{enrol, free_port, report};
 use crate::common::agents::{Controller, Running, host, middle, policies, until, within};
 use crate::common::program::{failed, ok};
 use crate::common::signal::signal;
@@ -147,6 +151,40 @@ fn a_controller_remembers_changes_and_who_made_them() {
             .lines()
             .count(),
         1
+    );
+    controller.stop();
+}
+
+#[test]
+fn an_interface_that_is_gone_is_listed_as_gone() {
+    let dir = tempfile::tempdir().unwrap();
+    let address = format!("127.0.0.1:{}", free_port());
+    let mut controller = Controller::start(dir.path(), None, &address);
+    let (token, authority) = controller.secrets();
+    ok(&mut controller.command(&["apply", &policies(dir.path(), ALL)]));
+    let key = Key::generate().unwrap();
+    let mut client = AgentClient::new(&address, agent(&authority, None).unwrap()).unwrap();
+    let mine = client.enrol(&enrol("web-1", &token, &key)).unwrap();
+    let own = agent(&authority, Some((&mine.certificate, &key.pem()))).unwrap();
+    let mut client = AgentClient::new(&address, own).unwrap();
+    let interrupt = Interrupt::default();
+    let mut both = report();
+    both.interfaces.push(Interface {
+        name: "tap0".into(),
+        ..Interface::default()
+    });
+    client.report(&both, interrupt.follow()).unwrap();
+    let text = ok(&mut controller.command(&["agents"]));
+    assert!(!text.contains("not on this host"), "{text}");
+    client.report(&report(), interrupt.follow()).unwrap();
+    let text = ok(&mut controller.command(&["agents"]));
+    let lines: Vec<&str> = text.lines().skip(1).collect();
+    assert_eq!(
+        lines,
+        [
+            "    eth0: identity 1",
+            "    tap0: identity 2, not on this host now"
+        ]
     );
     controller.stop();
 }

@@ -5,6 +5,7 @@ mod bridge;
 mod churn;
 mod collectors;
 mod copies;
+mod deployment;
 mod extcap;
 mod page;
 mod reach;
@@ -12,6 +13,7 @@ mod report;
 mod rings;
 mod seen;
 mod sums;
+mod switched;
 
 use std::collections::BTreeSet;
 use std::fs;
