@@ -1,7 +1,9 @@
 """Streams: recall of records after loss (Figure 4 of ALT, redrawn), hostile payloads, the cost of a
-record beside memcpy, appending beside fio's sequential writes, reading from the page cache, and producers at a server."""
+record beside memcpy, appending beside fio's sequential writes, reading from the page cache, and producers at a server
+(`stream:producers`: these alone)."""
 
 import json
+import os
 import re
 import socket
 import subprocess
@@ -81,15 +83,32 @@ def tailed(context, records):
     return records * 1024 / median(spent[1:])
 
 
+def lines_of(producer, count):
+    """Lines of 100 bytes with the number of their producer and their own."""
+    return b"".join(b"%03d %08d " % (producer, number) + b"x" * 86 + b"\n" for number in range(count))
+
+
+def unlike(read, producers, lines):
+    """Records that are not what the producers sent: lost, duplicated or out of order."""
+    expected, wrong = [0] * producers, 0
+    for line in read:
+        producer, number = int(line[:3]), int(line[4:12])
+        wrong += abs(number - expected[producer]) + (len(line) != 100)
+        expected[producer] = number + 1
+    return wrong + sum(lines - number for number in expected)
+
+
 def produced(context, producers, lines):
     """Records a second of 100 bytes that producers append to one stream of a server, each a process of its own, until
-    the server has confirmed them all."""
+    the server has confirmed them all; the CPU time of the server, and of all producers, per record, in ns. Fails unless
+    the stream has each record once, in its producer's order."""
     directory = context.directory / "produced"
     program = context.strata
     subprocess.run(["rm", "-rf", directory], check=True)
     subprocess.run([program, "stream", "create", directory, "x", "--retain", "100GB"], check=True)
-    source = context.directory / "lines.txt"
-    source.write_bytes((b"x" * 99 + b"\n") * lines)
+    sources = [context.directory / f"lines-{number}.txt" for number in range(producers)]
+    for number, source in enumerate(sources):
+        source.write_bytes(lines_of(number, lines))
     with socket.create_server(("127.0.0.1", 0)) as free:
         address = f"127.0.0.1:{free.getsockname()[1]}"
     server = subprocess.Popen(
@@ -100,19 +119,50 @@ def produced(context, producers, lines):
         server.stderr.readline()
         start = time.monotonic()
         started = []
-        for number in range(producers):
+        for number, source in enumerate(sources):
             with source.open("rb") as stdin:
                 started.append(subprocess.Popen(
                     [program, "stream", "append", f"{address}/x", "--name", f"p{number}"],
                     stdin=stdin, stdout=subprocess.DEVNULL,
                 ))
-        if any(producer.wait() != 0 for producer in started):
-            raise SystemExit("a producer has failed")
+        used = [cpu(producer) for producer in started]
         spent = time.monotonic() - start
     finally:
         server.terminate()
-        server.wait()
-    return producers * lines / spent
+        of_server = cpu(server)
+    command = [program, "stream", "tail", directory, "x", "--cursor", "0.0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as tail:
+        wrong = unlike(tail.stdout, producers, lines)
+    for source in sources:
+        source.unlink()
+    if tail.returncode != 0 or wrong > 0:
+        raise SystemExit(f"{producers} producers: {wrong} records lost, duplicated or out of order")
+    records = producers * lines
+    return {"producers": producers, "records": records, "a_second": records / spent,
+            "server_ns": of_server * 1e9 / records, "producer_ns": sum(used) * 1e9 / records}
+
+
+def cpu(process):
+    """Waits for a process; its CPU time in s."""
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode != 0:
+        raise SystemExit(f"{process.args[2]} has failed")
+    return usage.ru_utime + usage.ru_stime
+
+
+def many(context):
+    """Records from 1, 10 and 100 producers, and their table."""
+    records = 200_000 if context.quick else 5_000_000
+    found = [produced(context, producers, records // producers) for producers in (1, 10, 100)]
+    table = {
+        "title": f"Producers at a server on this machine, {records:,} lines of 100 bytes in all, until confirmed; each "
+        "was found once, in its producer's order",
+        "columns": ["producers", "records a second", "CPU of the server, ns a record", "of the producers"],
+        "rows": [[p["producers"], f"{p['a_second']:,.0f}", round(p["server_ns"]), round(p["producer_ns"])]
+                 for p in found],
+    }
+    return found, table
 
 
 def written(context, size):
@@ -128,7 +178,22 @@ def written(context, size):
     return json.loads(done.stdout)["jobs"][0]["write"]["bw_bytes"]
 
 
+def producers(context):
+    """The part `stream:producers`."""
+    disturbance = Disturbance()
+    found, table = many(context)
+    return {
+        "title": "Streams: many producers at one server",
+        "setup": "Server and producers are processes of this machine, over loopback without TLS; others took "
+        f"{disturbance.share():.1%} of the CPU.",
+        "figures": {"produced": found},
+        "tables": [table],
+    }
+
+
 def measure(context):
+    if context.part == "producers":
+        return producers(context)
     speed = context.example("strata-stream", "stream_speed")
     figure = context.example("strata-stream", "stream_recall")
     disturbance = Disturbance()
@@ -142,7 +207,7 @@ def measure(context):
         read.append(tailed(context, records))
         if have("fio"):
             fio.append(written(context, records * 1024))
-    many = produced(context, *((10, 2_000) if context.quick else (100, 50_000)))
+    found, of_producers = many(context)
     busy = disturbance.share()
     ways = ["none", "redundancy", "alignment", "both", "ours"]
     places = sorted({(p["min"], p["max"], p["burst"], p["loss"]) for p in points})
@@ -157,7 +222,7 @@ def measure(context):
         "setup": f"Pages of 4 MiB, R=3, blocks of 256 KiB; bursts are of 4 records on average; "
         f"speeds in memory on one core; others took {busy:.1%} of the CPU.",
         "figures": {"recall": points, "hostile": hostile, "cost": cost,
-                    "instructions": counted, "append": ours, "fio": fio, "tail": read, "produced": many},
+                    "instructions": counted, "append": ours, "fio": fio, "tail": read, "produced": found},
         "tables": [
             {"title": "Recall: retrieved of arrived (Figure 4; theory: (1-e^-l)/l of none)",
              "columns": ["bytes", "loss (%)", "bursts", *ways, "theory"],
@@ -172,8 +237,7 @@ def measure(context):
              "rows": [[name, *values, counted.get(name.removesuffix(" B"), "-")]
                       for name, values in cost.items()]},
             {"title": "Appending to a disk and reading, MB/s", "columns": ["what", "MB/s"], "rows": rates},
-            {"title": "100 producers at a server on this machine, 50,000 lines of 100 bytes each, until confirmed",
-             "columns": ["records a second"], "rows": [[f"{many:,.0f}"]]},
+            of_producers,
         ],
         "charts": [
             {

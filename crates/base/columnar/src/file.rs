@@ -47,6 +47,8 @@ pub enum CellKind {
     Double,
     /// UTF-8.
     Text,
+    /// Bytes.
+    Bytes,
 }
 
 impl CellKind {
@@ -73,6 +75,7 @@ impl CellKind {
             Self::Float => (Physical::FLOAT, None),
             Self::Double => (Physical::DOUBLE, None),
             Self::Text => (Physical::BYTE_ARRAY, Some(LogicalType::String)),
+            Self::Bytes => (Physical::BYTE_ARRAY, None),
         };
         let repetition = match optional {
             true => Repetition::OPTIONAL,
@@ -121,6 +124,8 @@ pub enum Cell<'a> {
     Double(f64),
     /// Of a [`CellKind::Text`].
     Text(&'a str),
+    /// Of a [`CellKind::Bytes`].
+    Bytes(&'a [u8]),
 }
 
 /// Values of a column, those that are not missing.
@@ -131,8 +136,8 @@ enum Cells {
     Long(Vec<i64>),
     Float(Vec<f32>),
     Double(Vec<f64>),
-    /// One after the other, and where each ends.
-    Text(Vec<u8>, Vec<usize>),
+    /// Texts or bytes, one after the other, and where each ends.
+    Bytes(Vec<u8>, Vec<usize>),
 }
 
 /// Values of a column that are not yet written: as they are, with 2 bytes each for whether they may be missing,
@@ -159,7 +164,7 @@ impl Leaf {
             Physical::INT64 => Cells::Long(Vec::new()),
             Physical::FLOAT => Cells::Float(Vec::new()),
             Physical::DOUBLE => Cells::Double(Vec::new()),
-            Physical::BYTE_ARRAY => Cells::Text(Vec::new(), Vec::new()),
+            Physical::BYTE_ARRAY => Cells::Bytes(Vec::new(), Vec::new()),
             other => return Err(wrong(format!("column {}: is of {other}", column.path()))),
         };
         let highest = column.max_def_level();
@@ -187,8 +192,12 @@ impl Leaf {
             (Cells::Long(values), Cell::Long(value)) => values.push(value),
             (Cells::Float(values), Cell::Float(value)) => values.push(value),
             (Cells::Double(values), Cell::Double(value)) => values.push(value),
-            (Cells::Text(bytes, ends), Cell::Text(value)) => {
+            (Cells::Bytes(bytes, ends), Cell::Text(value)) => {
                 bytes.extend_from_slice(value.as_bytes());
+                ends.push(bytes.len());
+            }
+            (Cells::Bytes(bytes, ends), Cell::Bytes(value)) => {
+                bytes.extend_from_slice(value);
                 ends.push(bytes.len());
             }
             (cells, cell) => panic!("{cell:?} among {cells:?}"),
@@ -265,7 +274,7 @@ impl Leaf {
             Cells::Long(values) => values.clear(),
             Cells::Float(values) => values.clear(),
             Cells::Double(values) => values.clear(),
-            Cells::Text(bytes, ends) => {
+            Cells::Bytes(bytes, ends) => {
                 bytes.clear();
                 ends.clear();
             }
@@ -425,7 +434,7 @@ impl Chunk {
             (ColumnWriter::Int64ColumnWriter(to), Cells::Long(values)) => write(to, values, at),
             (ColumnWriter::FloatColumnWriter(to), Cells::Float(values)) => write(to, values, at),
             (ColumnWriter::DoubleColumnWriter(to), Cells::Double(values)) => write(to, values, at),
-            (ColumnWriter::ByteArrayColumnWriter(to), Cells::Text(bytes, ends)) => {
+            (ColumnWriter::ByteArrayColumnWriter(to), Cells::Bytes(bytes, ends)) => {
                 // All share one buffer.
                 let all = Bytes::from(std::mem::take(bytes));
                 let starts = std::iter::once(0).chain(ends.iter().copied());

@@ -6,6 +6,7 @@
 //! serve    both over TCP; `place` says where a stream is, `remote` is tail of one elsewhere
 //! decode   records that Strata itself has written, as JSON
 //! manage   create, list, check
+//! to_parquet  a stream as a Parquet file
 //! ```
 #![forbid(unsafe_code)]
 
@@ -20,6 +21,7 @@ mod producer;
 mod remote;
 mod serve;
 mod tail;
+mod to_parquet;
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -57,6 +59,8 @@ enum Command {
     Tail(tail::Args),
     /// Serve the streams of a directory over TCP: clients append to them and read them.
     Serve(Box<serve::Args>),
+    /// Write the records of a stream, or those of a time, to a Parquet file.
+    ToParquet(to_parquet::Args),
     /// List the streams of a directory: sizes, rates, consumers and their lag.
     List(manage::ListArgs),
     /// Read every record of every stream in a directory; report missing and damaged records.
@@ -87,6 +91,7 @@ impl Program for Args {
                 Place::There(server, named) => remote::tail(args, &server, &named),
             },
             Command::Serve(args) => serve::run(args),
+            Command::ToParquet(args) => to_parquet::run(args),
             Command::List(args) => manage::list(args),
             Command::Check(args) => manage::check(args),
         }

@@ -134,6 +134,8 @@ pub(crate) struct Peer {
     wire: Wire,
     pub(crate) name: String,
     frames: Frames,
+    /// What is read goes here first: zeroed once, since a read of a few records would cost less than zeros for it.
+    buffer: Box<[u8]>,
     out: Vec<u8>,
     chunk_limit: Duration,
 }
@@ -161,6 +163,7 @@ impl Peer {
             },
             name,
             frames: Frames::of_client(),
+            buffer: vec![0; CHUNK].into_boxed_slice(),
             out: Vec::new(),
             chunk_limit: CHUNK_LIMIT,
         })
@@ -176,6 +179,7 @@ impl Peer {
             },
             name,
             frames: Frames::of_server(),
+            buffer: vec![0; CHUNK].into_boxed_slice(),
             out: Vec::new(),
             chunk_limit: CHUNK_LIMIT,
         })
@@ -227,22 +231,33 @@ impl Peer {
         self.frames.allow_records();
     }
 
-    /// Takes what comes, waiting up to `limit`.
+    /// Takes what comes, waiting up to `limit`. Without a limit, it takes what is there: the shortest time limit of a socket
+    /// is a tick of the kernel, up to 10 ms.
     pub(crate) fn receive(&mut self, limit: Duration) -> Result<Came> {
-        // 0 would be for ever.
-        let limit = limit.max(Duration::from_micros(1));
-        let set = self.stream().set_read_timeout(Some(limit));
+        let is_now = limit.is_zero();
+        let set = match is_now {
+            true => self.stream().set_nonblocking(true),
+            false => self.stream().set_read_timeout(Some(limit)),
+        };
         set.map_err(|error| self.failed(error))?;
-        let mut bytes = [0; CHUNK];
+        let came = self.read();
+        if is_now {
+            let set = self.stream().set_nonblocking(false);
+            set.map_err(|error| self.failed(error))?;
+        }
+        came
+    }
+
+    fn read(&mut self) -> Result<Came> {
         let read = match &mut self.wire {
-            Wire::Plain(stream) => stream.read(&mut bytes),
-            Wire::Server(tls) => tls.read(&mut bytes),
-            Wire::Client(tls) => tls.read(&mut bytes),
+            Wire::Plain(stream) => stream.read(&mut self.buffer),
+            Wire::Server(tls) => tls.read(&mut self.buffer),
+            Wire::Client(tls) => tls.read(&mut self.buffer),
         };
         match read {
             Ok(0) => Ok(Came::Closed),
             Ok(len) => {
-                self.frames.push(&bytes[..len]);
+                self.frames.push(&self.buffer[..len]);
                 Ok(Came::Some)
             }
             Err(error) => match error.kind() {
@@ -382,6 +397,29 @@ mod tests {
         // It ends probes too (tcp(7)).
         assert_eq!(sockopt::tcp_user_timeout(&client).unwrap(), 90_000);
         assert!(sockopt::tcp_keepidle(&client).unwrap() < Duration::from_secs(90));
+    }
+
+    /// What waits for a tick of the kernel each time takes seconds for this.
+    #[test]
+    fn taking_what_is_there_does_not_wait() {
+        let (mut peer, mut client) = ends();
+        let start = Instant::now();
+        for _ in 0..2_000 {
+            assert!(matches!(peer.receive(Duration::ZERO), Ok(Came::Nothing)));
+        }
+        assert!(start.elapsed() < Duration::from_secs(1));
+        // It waits again where there is a limit.
+        let writer = thread::spawn(move || {
+            thread::sleep(Duration::from_millis(50));
+            client.write_all(b"STRNET02").unwrap();
+            client
+        });
+        let came = peer.receive(Duration::from_secs(10));
+        assert!(matches!(came, Ok(Came::Some)));
+        drop(writer.join().unwrap());
+        let came = peer.receive(Duration::from_secs(10));
+        assert!(matches!(came, Ok(Came::Closed)));
+        assert!(matches!(peer.receive(Duration::ZERO), Ok(Came::Closed)));
     }
 
     #[test]

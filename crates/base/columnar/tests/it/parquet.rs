@@ -18,6 +18,7 @@ enum Value {
     Float(f32),
     Double(f64),
     Text(String),
+    Bytes(Vec<u8>),
 }
 
 impl Value {
@@ -30,6 +31,7 @@ impl Value {
             Self::Float(value) => Cell::Float(*value),
             Self::Double(value) => Cell::Double(*value),
             Self::Text(value) => Cell::Text(value),
+            Self::Bytes(value) => Cell::Bytes(value),
         }
     }
 
@@ -51,11 +53,12 @@ impl Value {
             (Self::Float(value), _) => Field::Float(*value),
             (Self::Double(value), _) => Field::Double(*value),
             (Self::Text(value), _) => Field::Str(value.clone()),
+            (Self::Bytes(value), _) => Field::Bytes(value.clone().into()),
         }
     }
 }
 
-const KINDS: [CellKind; 12] = [
+const KINDS: [CellKind; 13] = [
     CellKind::Bool,
     CellKind::U8,
     CellKind::U16,
@@ -68,6 +71,7 @@ const KINDS: [CellKind; 12] = [
     CellKind::Float,
     CellKind::Double,
     CellKind::Text,
+    CellKind::Bytes,
 ];
 
 fn value(kind: CellKind) -> BoxedStrategy<Value> {
@@ -90,6 +94,9 @@ fn value(kind: CellKind) -> BoxedStrategy<Value> {
                 .prop_map(Value::Text)
                 .boxed()
         }
+        CellKind::Bytes => prop::collection::vec(any::<u8>(), 0..20)
+            .prop_map(Value::Bytes)
+            .boxed(),
     }
 }
 

@@ -16,6 +16,9 @@ use crate::peer::PeerError;
 
 /// Records are sent after this time.
 const SEND_EVERY: Duration = Duration::from_millis(50);
+/// After records were sent, more are collected for this time while the server is heard: so they go in batches, also if
+/// they come one by one without a pause.
+const HEAR_FOR: Duration = Duration::from_millis(4);
 /// Between attempts to connect: at first, and at most.
 const RETRY: Duration = Duration::from_millis(500);
 const RETRY_MAX: Duration = Duration::from_secs(10);
@@ -317,7 +320,7 @@ impl Forward {
             self.given_up += spool.read(&mut self.producer, spooled)?;
         }
         let done = match self.producer.is_connected() {
-            true => self.producer.step(Duration::ZERO),
+            true => self.producer.step(HEAR_FOR),
             false if now < self.retry.at => {
                 // Between attempts, nothing else has to be done.
                 drop(self.shared.wait(self.shared.lock(), SEND_EVERY));

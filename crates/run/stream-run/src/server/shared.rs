@@ -326,6 +326,7 @@ impl ProducerSession {
             now,
             at: &mut self.at,
             guard: locked(&self.stream.open),
+            is_checked: false,
             failed: &self.stream.failed,
         }
     }
@@ -336,6 +337,8 @@ pub struct Turn<'s> {
     now: Instant,
     at: &'s mut Progress,
     guard: MutexGuard<'s, Option<Open>>,
+    /// The session was found to be the last one of its producer, which it stays during the turn.
+    is_checked: bool,
     failed: &'s Mutex<Failed>,
 }
 
@@ -357,9 +360,10 @@ impl Turn<'_> {
         let open = self.guard.as_mut();
         let open = open.filter(|open| open.number == self.at.open);
         let open = open.ok_or(SharedError::Closed)?;
-        if open.sessions.get(&self.at.id) != Some(&self.at.number) {
+        if !self.is_checked && open.sessions.get(&self.at.id) != Some(&self.at.number) {
             return Err(SharedError::Replaced);
         }
+        self.is_checked = true;
         let done = act(open, self.at);
         if let Err(error) = &done {
             *self.guard = None;

@@ -60,6 +60,14 @@ pub(crate) struct Target {
     pub(crate) first_seq: u64,
 }
 
+/// The space of the first page of a stream, which doubles: many streams have a few records only, and a page is large. The
+/// block that is being filled always has space, so what was appended can be written.
+#[derive(Clone, Copy, Debug)]
+struct Space {
+    until: usize,
+    page_len: usize,
+}
+
 /// Files by stripe.
 pub(crate) type Files = BTreeMap<u32, Box<dyn DiskFile>>;
 
@@ -76,6 +84,8 @@ pub(crate) struct Memory {
     pub(crate) target: Target,
     /// Where in the page the current block starts.
     pub(crate) block_start: usize,
+    /// Of the first page of a stream, up to where it has space; `None`: it has all.
+    space: Option<Space>,
     /// Records before this are in the file, or lost.
     pub(crate) written: Cursor,
     /// An error is final: what follows a block that is not there is not worth much.
@@ -122,6 +132,7 @@ impl Memory {
             free,
             target: Target::default(),
             block_start: 0,
+            space: None,
             written: Cursor::START,
             failed: false,
             broken: Vec::new(),
@@ -280,13 +291,63 @@ impl Memory {
         while let Some(ended) = self.queue.try_complete() {
             self.returned(ended)?;
         }
+        self.widen()
+    }
+
+    /// Gives the current block space, if its page has too little.
+    fn widen(&mut self) -> io::Result<()> {
+        let Some(space) = self.space else {
+            return Ok(());
+        };
+        let end = self.block_start.saturating_add(self.current.memory.len());
+        if end <= space.until || end > space.page_len {
+            return Ok(());
+        }
+        let until = end.next_power_of_two().min(space.page_len);
+        let Target {
+            stripe, page_at, ..
+        } = self.target;
+        let file = self.files.get_mut(&stripe);
+        let file = file.ok_or(io::ErrorKind::NotFound)?;
+        let range =
+            page_at.saturating_add(space.until as u64)..page_at.saturating_add(until as u64);
+        if let Err(error) = file.grow(range) {
+            return self.broke(stripe, error);
+        }
+        self.space = Some(Space { until, ..space });
         Ok(())
+    }
+
+    /// Whether a page gets its space as it is filled. With several stripes it gets all at once, since a stripe that is full
+    /// has to be known before a record is meant for it.
+    fn is_small(&self, target: Target) -> bool {
+        target.index == Cursor::START.index && !self.are_several
+    }
+
+    /// Goes on in a page, with the block that starts there.
+    pub(crate) fn go_on(
+        &mut self,
+        target: Target,
+        block_start: usize,
+        page_bytes: u32,
+    ) -> io::Result<()> {
+        self.target = target;
+        self.block_start = block_start;
+        self.space = self.is_small(target).then(|| Space {
+            until: block_start,
+            page_len: exact(page_bytes),
+        });
+        self.widen()
     }
 
     /// Begins a page: its bytes have space, or it is known now that they have not.
     pub(crate) fn begin(&mut self, target: Target, page_bytes: u32) -> io::Result<()> {
+        if self.is_small(target) {
+            return self.go_on(target, 0, page_bytes);
+        }
         self.target = target;
         self.block_start = 0;
+        self.space = None;
         let file = self.files.get_mut(&target.stripe);
         let file = file.ok_or(io::ErrorKind::NotFound)?;
         make_room(file.as_mut(), target.page_at, page_bytes.into()).or_else(|error| {

@@ -95,6 +95,7 @@ pub(crate) const ENDING: &[&str] = &[
     "stream check",
     "stream create",
     "stream list",
+    "stream to-parquet",
     "telemetry flows",
     "telemetry get",
     "telemetry path",

@@ -202,13 +202,15 @@ impl StreamAppender {
             // Not what the state says: leave it alone.
             return Ok(());
         }
-        self.memory.target = Target {
+        let target = Target {
             index: header.index,
             stripe: stripe_of(page),
             page_at: self.stripes.page_at(page),
             first_seq: header.first_seq,
         };
-        self.memory.block_start = block_start;
+        let page_bytes = self.file.geometry().page_bytes;
+        let began = self.memory.go_on(target, block_start, page_bytes);
+        began.in_file(|| self.pages_path.clone())?;
         self.first_seq = header.first_seq;
         self.writer = Some(writer);
         Ok(())
