@@ -259,13 +259,17 @@ def printed(found: Found, as_json: bool) -> str:
             lines.append(f"  on {one.sensor}: {one.export}")
     share = 100 * found.bytes_read / found.files_bytes if found.files_bytes else 0.0
     sensors = len({one.sensor for one in found.rows})
+    read = [
+        f"{of.bytes:,} in {counted(of.files, 'file')} {what}"
+        for of, what in (
+            (found.index, "of the index"),
+            (found.flows, f"of flows, of {found.files:,}"),
+            (found.packets, "of packets"),
+        )
+    ]
     lines.append(
         f"{counted(len(found.rows), 'row')} of flows, of {counted(sensors, 'sensor')}; read "
-        f"{found.bytes_read:,} bytes: {found.index.bytes:,} in {counted(found.index.files, 'file')} "
-        f"of the index, {found.flows.bytes:,} in {found.flows.files:,} of "
-        f"{counted(found.files, 'file')} of flows, {found.packets.bytes:,} in "
-        f"{counted(found.packets.files, 'file')} of packets; the files of flows have "
-        f"{found.files_bytes:,} bytes: {share:.2f} %"
+        f"{found.bytes_read:,} bytes: {'; '.join(read)}: {share:.2f} % of the bytes of flows"
     )
     if found.uncovered:
         lines.append(

@@ -26,6 +26,8 @@ from .lake_upkeep import MERGED_FROM, expire_snapshots, merge_manifests, name_of
 # Entries in memory, and in an index file, of which a period may have several by ranges of keys.
 ENTRIES_AT_ONCE = 4 << 20
 ENTRIES_A_FILE = 64 << 20
+# Files that an index file of a month covers, at most: their list is read at each look-up.
+FILES_A_MONTH = 100_000
 # The share of entries from which those of files that left the table are dropped.
 DEAD_SHARE = 0.5
 # Index files of a day that has not ended, from which they are merged.
@@ -181,12 +183,17 @@ def _runs(index: Table) -> list[_Run]:
 
 
 def _by_target(runs: list[_Run], now: datetime) -> dict[str, list[_Run]]:
-    """The index files by the period that they will be merged to: a month that has ended, or a
-    day."""
+    """The index files by the period that they will be merged to: a month that has ended and has
+    not too many files, or a day."""
+    files: dict[str, int] = {}
+    for run in runs:
+        month = lake_index.month_of(run.period)
+        files[month] = files.get(month, 0) + len(run.covers[0])
     found: dict[str, list[_Run]] = {}
     for run in runs:
         month = lake_index.month_of(run.period)
-        target = month if month < lake_index.month_of(f"{now:%Y-%m-%d}") else run.period
+        has_ended = month < lake_index.month_of(f"{now:%Y-%m-%d}")
+        target = month if has_ended and files[month] <= FILES_A_MONTH else run.period
         found.setdefault(target, []).append(run)
     return found
 

@@ -90,9 +90,8 @@ class Counted(io.RawIOBase):
 
 @contextmanager
 def open_counted(store: FileIO, url: str, reads: Reads) -> Iterator[pq.ParquetFile]:
-    with reading(url):
-        with Counted(store.new_input(url).open(), url, reads) as opened:
-            yield pq.ParquetFile(opened, page_checksum_verification=True)
+    with reading(url), Counted(store.new_input(url).open(), url, reads) as opened:
+        yield pq.ParquetFile(opened, page_checksum_verification=True)
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 them through the catalog's own access to its store."""
 
 import json
+from collections.abc import Collection
 from datetime import UTC, datetime
 from typing import Any
 
@@ -63,13 +64,16 @@ def connect(
     *,
     warehouse: str | None = None,
     chosen: Chosen = Chosen(),  # noqa: B008
+    kinds: Collection[str] = lake.TABLES,
 ) -> tuple[duckdb.DuckDBPyConnection, Reads]:
-    """A DuckDB connection with the views `packets` and `flows`, of the files that may have chosen
-    rows, and what is read through it. Conditions on `sensor`, `hour` and `retention` choose files
-    too. Raises `LakeError`, or an error of the catalog."""
+    """A DuckDB connection with the views `packets` and `flows`, or one of them, of the files that
+    may have chosen rows, and what is read through it. Conditions on `sensor`, `hour` and
+    `retention` choose files too. Raises `LakeError`, or an error of the catalog."""
     opened = lake.catalog(catalog_name, warehouse)
     connection, reads = duckdb.connect(), Reads()
-    there = tables(opened, namespace)
+    there = [table for table in tables(opened, namespace) if table.name()[-1] in kinds]
+    if not there:
+        return connection, reads
     store = _Store(there[0].io, reads)
     connection.register_filesystem(store)
     for table in there:
@@ -103,7 +107,10 @@ def query(
 ) -> tuple[list[str], list[tuple[Any, ...]], Reads]:
     """The columns and rows of the result of a statement, and what was read. Raises `LakeError` if
     DuckDB refuses the statement, or an error of the catalog."""
-    connection, reads = connect(catalog_name, namespace, warehouse=warehouse, chosen=chosen)
+    kinds = [kind for kind in lake.TABLES if kind in sql.lower()]
+    connection, reads = connect(
+        catalog_name, namespace, warehouse=warehouse, chosen=chosen, kinds=kinds
+    )
     try:
         result = connection.execute(sql)
         return [one[0] for one in result.description or ()], result.fetchall(), reads
