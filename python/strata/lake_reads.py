@@ -115,7 +115,9 @@ class Chosen:
             if last is not None:
                 found = And(found, GreaterThanOrEqual(last.name, time_of(self.from_us).isoformat()))
         if self.to_us is not None:
-            found = And(found, LessThanOrEqual("hour", f"{time_of(self.to_us):%Y-%m-%dT%H}"))
+            # Late packets are in a later hour.
+            ended = time_of(self.to_us) + timedelta(hours=1)
+            found = And(found, LessThanOrEqual("hour", f"{ended:%Y-%m-%dT%H}"))
             if first is not None:
                 found = And(found, LessThan(first.name, time_of(self.to_us).isoformat()))
         return found

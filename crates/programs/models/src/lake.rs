@@ -56,12 +56,13 @@ impl Chosen {
     /// Adds these arguments to a line of the Python package.
     fn add_to(&self, line: &mut Line) -> Result<()> {
         let now_ns = u64::try_from(SystemTime::now().duration_since(UNIX_EPOCH)?.as_nanos())?;
-        for (option, time) in [("--from", &self.from), ("--to", &self.to)] {
-            if let Some(time) = time {
-                let ns = parse_time(time, now_ns).with_context(|| option)?;
-                // The tables have microseconds: a packet of the rest of one is in the range.
-                line.number(option, &(ns / NS_PER_US));
-            }
+        let time_ns = |option, time| parse_time(time, now_ns).context(option);
+        // The tables have microseconds: the range is no shorter than the one that was given.
+        if let Some(from) = &self.from {
+            line.number("--from", &(time_ns("--from", from)? / NS_PER_US));
+        }
+        if let Some(to) = &self.to {
+            line.number("--to", &time_ns("--to", to)?.div_ceil(NS_PER_US));
         }
         if let Some(sensor) = &self.sensor {
             line.option("--sensor", sensor);
@@ -289,7 +290,55 @@ fn classes(texts: &[String]) -> Result<BTreeMap<String, u64>> {
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser as _;
+
     use super::*;
+
+    #[derive(clap::Parser)]
+    struct Of {
+        #[command(flatten)]
+        find: FindArgs,
+    }
+
+    fn ids(words: &[&str]) -> Result<BTreeSet<String>> {
+        let tables = ["find", "--catalog", "x", "--namespace", "site"];
+        let words = tables.into_iter().chain(words.iter().copied());
+        Of::try_parse_from(words)?.find.ids()
+    }
+
+    #[test]
+    fn a_filter_names_a_flow_whole() {
+        // Of the Community ID specification's own examples.
+        let id = "1:LQU9qZlK+B5F3KDmev6m5PMibrg=";
+        assert_eq!(
+            ids(&["--community-id", id]).unwrap(),
+            [id.to_owned()].into()
+        );
+        let either =
+            "tcp and host 66.35.250.204 and port 80 and host 128.232.110.120 and port 34855";
+        let exact = "tcp and src host 128.232.110.120 and src port 34855 and dst host 66.35.250.204 and dst port 80";
+        for filter in [either, exact] {
+            assert!(ids(&[filter]).unwrap().contains(id), "{filter}");
+        }
+        for filter in [
+            "tcp port 80",
+            "host 66.35.250.204",
+            "tcp",
+            "ip proto 6 or udp",
+        ] {
+            let problem = ids(&[filter]).unwrap_err().to_string();
+            assert!(
+                problem.contains("both addresses and both ports"),
+                "{filter}: {problem}"
+            );
+        }
+        for (words, said) in [
+            (&["--community-id", "1:x"][..], "not a Community ID"),
+            (&[], "no flow given"),
+        ] {
+            assert!(ids(words).unwrap_err().to_string().contains(said));
+        }
+    }
 
     #[test]
     fn classes_have_one_time_each() {
