@@ -14,7 +14,7 @@ from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
 
 from . import lake, lake_index
-from .lake_files import all_files, replaces
+from .lake_files import LakeError, all_files, replaces
 from .lake_index import READERS
 from .lake_reads import SPANS, Chosen, Reads, as_text, open_counted, planned, time_of
 from .lake_upkeep import counted, part_of, tables
@@ -76,7 +76,9 @@ def find(
     `to_us`, in µs since 1970. Raises `LakeError`, or an error of the catalog."""
     keys = {lake_index.key_of(one) for one in community_ids}
     opened = lake.catalog(catalog_name, warehouse)
-    (flows,) = (one for one in tables(opened, namespace) if one.name()[-1] == "flows")
+    flows = next((one for one in tables(opened, namespace) if one.name()[-1] == "flows"), None)
+    if flows is None:
+        raise LakeError(f"{namespace}: no table of flows in this namespace: publish a log first")
     chosen = Chosen(from_us, to_us, sensor)
     files = {
         (part_of(file)[0], file.file_path, file.file_size_in_bytes): file
@@ -187,8 +189,12 @@ def _find_payload(flows: Table, one: Row, reads: Reads) -> None:
     group, first, rows = (one.row.get(name) for name in ("row_group", "first_row", "rows"))
     if one.packets_file is None or group is None or first is None or rows is None:
         return
-    with open_counted(flows.io, one.packets_file, reads) as parquet:
-        kept = parquet.read_row_group(group, columns=["payload_bytes"])["payload_bytes"]
+    try:
+        with open_counted(flows.io, one.packets_file, reads) as parquet:
+            kept = parquet.read_row_group(group, columns=["payload_bytes"])["payload_bytes"]
+    except LakeError:
+        # It may be deleted, until the next publication; the row of flows is found all the same.
+        return
     one.payload_packets = pc.sum(pc.greater(kept.slice(first, rows), 0)).as_py() or 0
     if not one.payload_packets:
         one.payload_file = None
