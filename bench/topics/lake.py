@@ -1,5 +1,5 @@
-"""Planning a query on Iceberg tables of many sensors, by pyiceberg: generated metadata, as
-`strata publish` commits it."""
+"""Iceberg tables of many sensors. Without a part: planning a query, by pyiceberg, on generated
+metadata, as `strata publish` commits it. `lake:find`: finding a flow among published logs."""
 
 import statistics
 import sys
@@ -9,6 +9,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "python"))
 
+import lake_finding
 import pyarrow as pa
 from pyiceberg.conversions import to_bytes
 from pyiceberg.expressions import AlwaysTrue
@@ -112,6 +113,8 @@ def planned(table, row_filter):
 
 
 def measure(context):
+    if context.part == "find":
+        return lake_finding.measure(context)
     hours = 50 if context.quick else 500
     table = table_of(context.directory, hours)
     day = BEGAN + timedelta(hours=hours // 2)

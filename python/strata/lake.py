@@ -15,7 +15,7 @@ import random
 import re
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -37,9 +37,11 @@ from pyiceberg.table import Table
 from pyiceberg.transforms import IdentityTransform
 from sqlalchemy.exc import DatabaseError, IntegrityError
 
+from . import lake_index
 from . import log as logs
 from .lake_files import (
     PARTITIONS,
+    SETTINGS,
     LakeError,
     PartFile,
     all_files,
@@ -67,14 +69,6 @@ PROTECTED = "protected"
 # Letters, digits, '.', '_' and '-', up to this length; see `check_sensor`.
 SENSOR_LENGTH = 128
 SENSOR = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{SENSOR_LENGTH - 1}}}")
-# pyiceberg would append the same files again, to a table that has them meanwhile; and it merges
-# manifests only if it is told to, without which each publication adds one to read. A manifest of
-# 1 MiB has some 1,300 files: a plan for an hour reads few others (bench/topics/lake.py).
-SETTINGS = {
-    "commit.retry.num-retries": "0",
-    "commit.manifest-merge.enabled": "true",
-    "commit.manifest.target-size-bytes": str(1 << 20),
-}
 
 
 @dataclass(frozen=True)
@@ -160,7 +154,12 @@ def publish(
         there = _table(lake, name, first[table])
         if there is None:
             raise LakeError(f"{log}: nothing is compacted yet: run `strata compact {log}`")
-        published.append(_synchronise(there, log, table, sensor, log_id, replace))
+
+        def before(added: list[PartFile], table: str = table) -> None:
+            if table == "flows":
+                lake_index.cover(lake, namespace, sensor, added)
+
+        published.append(_synchronise(there, log, table, sensor, log_id, replace, before))
     return published
 
 
@@ -194,10 +193,16 @@ def _table(lake: Catalog, name: str, files: list[PartFile]) -> Table | None:
 
 
 def _synchronise(
-    table: Table, log: Path, kind: str, sensor: str, log_id: str, replace: bool
+    table: Table,
+    log: Path,
+    kind: str,
+    sensor: str,
+    log_id: str,
+    replace: bool,
+    before_commit: Callable[[list[PartFile]], None],
 ) -> Published:
     """Gives the table the files of this log as those of the sensor, all in one snapshot, unless
-    it has them."""
+    it has them. Files to add are told to `before_commit`, also if the commit then fails."""
     name = ".".join(table.name())
     mine = LOG_OF + sensor
     if any(table.properties.get(key) != value for key, value in SETTINGS.items()):
@@ -205,6 +210,7 @@ def _synchronise(
             transaction.set_properties(SETTINGS)
         table = table.refresh()
     made: dict[PartFile, DataFile] = {}
+    told: set[PartFile] = set()
     for attempt in range(ATTEMPTS):
         before = table.properties.get(mine)
         if before not in (None, log_id) and not replace:
@@ -254,6 +260,9 @@ def _synchronise(
                 raise
             # Compaction or `prune` has deleted the file meanwhile.
             continue
+        if added and set(added) != told:
+            before_commit(added)
+            told = set(added)
         try:
             commit(table, [made[file] for file in added], removed, {mine: log_id}, renamed)
             return _published(table, sensor, len(added), len(removed))

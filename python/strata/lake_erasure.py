@@ -22,7 +22,7 @@ from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
 from pyiceberg.types import StringType
 
-from . import lake
+from . import lake, lake_merge
 from .lake_files import (
     ERASED,
     PARTITIONS,
@@ -84,12 +84,17 @@ class Erased:
     files_deleted: int = 0
     # Files of the logs that still have the host.
     in_logs: list[str] = field(default_factory=list)
+    # Files whose flows have keys in the index although they left the table: 0. Those that a
+    # publication has announced meanwhile count, too.
+    keys_in_doubt: int = 0
+    index_snapshots_left: int = 0
 
     @property
     def is_complete(self) -> bool:
         """Whether nothing of the table has the host any more. The logs are not the table's."""
         left = self.rows_left + self.answers_left + self.texts_left + self.entries_left
-        return left == 0 and self.snapshots_left <= 1
+        snapshots = max(self.snapshots_left, self.index_snapshots_left)
+        return left + self.keys_in_doubt == 0 and snapshots <= 1
 
 
 def address(text: str) -> str:
@@ -110,7 +115,8 @@ def erase(
     one. Memory: a row group of a file. Raises `LakeError`, or an error of the catalog."""
     host = address(host)
     found = []
-    for table in tables(lake.catalog(catalog_name, warehouse), namespace):
+    opened = lake.catalog(catalog_name, warehouse)
+    for table in tables(opened, namespace):
         done = Erased(name_of(table))
         done.rows_before = _rows(table)
         written: list[str] = []
@@ -144,6 +150,12 @@ def erase(
         done.entries_left = _entries_of_removed(table)
         done.flows_in_doubt = _flows_in_doubt(table)
         done.in_logs = _originals(table, host)
+        if table.name()[-1] == "flows":
+            # The keys of the host's flows are those of files that left the table.
+            index = lake_merge.tidy(opened, namespace, snapshots_s=None, forget=True)
+            if index is not None and index.state is not None:
+                done.keys_in_doubt = index.state.gone
+                done.index_snapshots_left = index.state.snapshots
         found.append(done)
     return found
 
@@ -366,6 +378,11 @@ def printed(host: str, found: list[Erased], as_json: bool) -> str:
             lines.append(
                 f"  {one.entries_left:,} entries of removed files are left in the metadata: their "
                 "bounds may be the host's address; run the command again"
+            )
+        if one.keys_in_doubt or one.index_snapshots_left > 1:
+            lines.append(
+                f"  the index has keys of {one.keys_in_doubt:,} files that are not in the table, "
+                f"and {one.index_snapshots_left:,} snapshots: run the command again"
             )
         if one.flows_in_doubt:
             lines.append(

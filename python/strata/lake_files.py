@@ -29,6 +29,16 @@ PARTITIONS = ("sensor", "hour", "retention")
 FIELD_ID = b"PARQUET:field_id"
 # Below a table's location: files that `strata lake erase` wrote in place of those of a log.
 ERASED = "data/erased"
+# The table with the keys of flows: `lake_index.py`.
+INDEX = "flow_index"
+# pyiceberg would append the same files again, to a table that has them meanwhile; and it merges
+# manifests only if it is told to, without which each publication adds one to read. A manifest of
+# 1 MiB has some 1,300 files: a plan for an hour reads few others (bench/topics/lake.py).
+SETTINGS = {
+    "commit.retry.num-retries": "0",
+    "commit.manifest-merge.enabled": "true",
+    "commit.manifest.target-size-bytes": str(1 << 20),
+}
 
 
 class LakeError(RuntimeError):
@@ -98,6 +108,11 @@ def replaces(file_path: str) -> str | None:
     """What `replaced_by` is of the file for which this one stands; None if for no other."""
     folder, _, name = file_path.rpartition("/")
     return name.split("-")[0] if folder.endswith("/" + ERASED) else None
+
+
+def is_own(table: Table, file_path: str) -> bool:
+    """Whether a data file belongs to the table: other ones are those of logs."""
+    return table.name()[-1] == INDEX or replaces(file_path) is not None
 
 
 def all_files(table: Table) -> list[DataFile]:

@@ -21,7 +21,7 @@ from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
 from . import lake
-from .lake_files import PARTITIONS, LakeError, PartFile, all_files, column_of, replaces
+from .lake_files import PARTITIONS, LakeError, PartFile, all_files, column_of, is_own
 
 # Files below this size cost an engine more than they hold.
 SMALL_BYTES = 1 << 20
@@ -272,7 +272,7 @@ def expire_snapshots(table: Table, before_s: float | None) -> tuple[int, int]:
 
 def _files_of_snapshots(table: Table, snapshots: Iterable[Snapshot]) -> set[str]:
     """The files of these snapshots that are the table's: manifests and their lists, and data files
-    that `erase` wrote. Other data files are those of logs."""
+    that are not those of logs."""
     found: set[str] = set()
     for snapshot in snapshots:
         found.add(snapshot.manifest_list)
@@ -283,7 +283,7 @@ def _files_of_snapshots(table: Table, snapshots: Iterable[Snapshot]) -> set[str]
             if manifest.content == ManifestContent.DATA:
                 entries = manifest.fetch_manifest_entry(table.io, discard_deleted=True)
                 paths = (entry.data_file.file_path for entry in entries)
-                found.update(path for path in paths if replaces(path) is not None)
+                found.update(path for path in paths if is_own(table, path))
     return found
 
 
@@ -297,11 +297,11 @@ def printed_status(found: list[Status], as_json: bool) -> str:
             f"{name or 'others'} {_duration(limit)}" for name, limit in one.keep_s.items()
         )
         lines.append(
-            f"{one.table}: {_count(one.snapshots, 'snapshot')}, "
-            f"{_count(one.manifests, 'manifest')}; keeps {kept or 'what the logs keep'}"
+            f"{one.table}: {counted(one.snapshots, 'snapshot')}, "
+            f"{counted(one.manifests, 'manifest')}; keeps {kept or 'what the logs keep'}"
         )
         for sensor in one.sensors:
-            files = _count(sensor.files, "file")
+            files = counted(sensor.files, "file")
             small = f" ({sensor.small_files:,} small)" if sensor.small_files else ""
             lines.append(
                 f"  {sensor.sensor}: {sensor.rows:,} rows in {files}{small}, "
@@ -325,14 +325,14 @@ def printed_expired(found: list[Expired], as_json: bool) -> str:
     if as_json:
         return json.dumps({"tables": [asdict(one) for one in found]})
     return "\n".join(
-        f"{one.table}: {_count(one.files, 'file')} with {one.rows:,} rows removed by age; "
-        f"{_count(one.snapshots, 'snapshot')} expired, {one.snapshots_left:,} left; "
-        f"{_count(one.deleted, 'file')} of theirs deleted"
+        f"{one.table}: {counted(one.files, 'file')} with {one.rows:,} rows removed by age; "
+        f"{counted(one.snapshots, 'snapshot')} expired, {one.snapshots_left:,} left; "
+        f"{counted(one.deleted, 'file')} of theirs deleted"
         for one in found
     )
 
 
-def _count(number: int, what: str) -> str:
+def counted(number: int, what: str) -> str:
     return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 

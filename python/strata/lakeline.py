@@ -34,6 +34,12 @@ def add(commands: Any) -> None:
     erase = of_lake.add_parser("erase")
     _add_catalog(erase)
     erase.add_argument("--host", required=True, metavar="ADDRESS")
+    find = of_lake.add_parser("find")
+    _add_chosen(find)
+    find.add_argument("--community-id", action="append", required=True, metavar="ID")
+    query = of_lake.add_parser("query")
+    _add_chosen(query)
+    query.add_argument("sql", metavar="SQL")
 
 
 def _add_catalog(command: argparse.ArgumentParser) -> None:
@@ -41,6 +47,13 @@ def _add_catalog(command: argparse.ArgumentParser) -> None:
     command.add_argument("--warehouse", metavar="URI")
     command.add_argument("--namespace", required=True, metavar="NAME")
     command.add_argument("--json", action="store_true")
+
+
+def _add_chosen(command: argparse.ArgumentParser) -> None:
+    _add_catalog(command)
+    command.add_argument("--from", dest="from_us", type=int, metavar="MICROSECONDS")
+    command.add_argument("--to", dest="to_us", type=int, metavar="MICROSECONDS")
+    command.add_argument("--sensor", metavar="NAME")
 
 
 @contextmanager
@@ -96,22 +109,29 @@ def _publish(args: argparse.Namespace) -> None:
 
 def _lake(args: argparse.Namespace) -> None:
     with _of_the_lake(args.catalog):
-        of = {"status": _status, "expire": _expire, "erase": _erase}[args.of_lake]
-        said, is_complete = of(args)
+        of = {
+            "status": _status,
+            "expire": _expire,
+            "erase": _erase,
+            "find": _find,
+            "query": _query,
+        }
+        said, is_complete = of[args.of_lake](args)
     print(said)
     if not is_complete:
         sys.exit(LEFT)
 
 
 def _status(args: argparse.Namespace) -> tuple[str, bool]:
-    from . import lake_upkeep
+    from . import lake, lake_merge, lake_upkeep
 
     found = lake_upkeep.status(args.catalog, args.namespace, warehouse=args.warehouse)
-    return lake_upkeep.printed_status(found, args.json), True
+    index = lake_merge.state(lake.catalog(args.catalog, args.warehouse), args.namespace)
+    return lake_merge.printed_with(lake_upkeep.printed_status(found, args.json), index), True
 
 
 def _expire(args: argparse.Namespace) -> tuple[str, bool]:
-    from . import lake_upkeep
+    from . import lake, lake_merge, lake_upkeep
 
     keep_s = {name: int(s) for name, _, s in (one.rpartition(":") for one in args.keep_class)}
     if args.keep is not None:
@@ -123,7 +143,12 @@ def _expire(args: argparse.Namespace) -> tuple[str, bool]:
         keep_s=keep_s or None,
         snapshots_s=args.keep_snapshots,
     )
-    return lake_upkeep.printed_expired(found, args.json), True
+    done = lake_merge.tidy(
+        lake.catalog(args.catalog, args.warehouse),
+        args.namespace,
+        snapshots_s=args.keep_snapshots,
+    )
+    return lake_merge.printed_with(lake_upkeep.printed_expired(found, args.json), done), True
 
 
 def _erase(args: argparse.Namespace) -> tuple[str, bool]:
@@ -132,6 +157,32 @@ def _erase(args: argparse.Namespace) -> tuple[str, bool]:
     found = lake_erasure.erase(args.catalog, args.namespace, args.host, warehouse=args.warehouse)
     said = lake_erasure.printed(args.host, found, args.json)
     return said, all(one.is_complete for one in found)
+
+
+def _find(args: argparse.Namespace) -> tuple[str, bool]:
+    from . import lake_find
+
+    found = lake_find.find(
+        args.catalog,
+        args.namespace,
+        args.community_id,
+        warehouse=args.warehouse,
+        from_us=args.from_us,
+        to_us=args.to_us,
+        sensor=args.sensor,
+    )
+    return lake_find.printed(found, args.json), bool(found.rows)
+
+
+def _query(args: argparse.Namespace) -> tuple[str, bool]:
+    from . import lake_sql
+    from .lake_reads import Chosen
+
+    chosen = Chosen(args.from_us, args.to_us, args.sensor)
+    found = lake_sql.query(
+        args.sql, args.catalog, args.namespace, warehouse=args.warehouse, chosen=chosen
+    )
+    return lake_sql.printed(*found, args.json), True
 
 
 COMMANDS: dict[str, Callable[[argparse.Namespace], None]] = {"publish": _publish, "lake": _lake}

@@ -113,11 +113,7 @@ fn add(args: &AddArgs) -> Result<()> {
         ));
     }
     if let Some(id) = args.community_ids.iter().find(|id| !is_community_id(id)) {
-        let id = Printable(id);
-        return Err(refuse(format!(
-            "--community-id '{id}' is not a Community ID of version 1: they are 1: and 28 \
-             characters, as in 1:LQU9qZlK+B5F3KDmev6m5PMibrg="
-        )));
+        return Err(refuse(not_a_community_id(id)));
     }
     let log = open_log(&args.key, &args.log, "labels no flows of")?;
     output::check(
@@ -170,6 +166,15 @@ fn add(args: &AddArgs) -> Result<()> {
         remark(&matching),
     );
     Ok(())
+}
+
+/// What is wrong with a value of --community-id.
+pub(crate) fn not_a_community_id(id: &str) -> String {
+    format!(
+        "--community-id '{}' is not a Community ID of version 1: they are 1: and 28 characters, as \
+         in 1:LQU9qZlK+B5F3KDmev6m5PMibrg=",
+        Printable(id)
+    )
 }
 
 /// A label that can be one.

@@ -1,17 +1,24 @@
 //! `strata lake`: what is in the Iceberg tables of many logs, and what leaves them. The Python package knows catalogs.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::path::PathBuf;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, Result, bail};
 use clap::Subcommand;
+use strata_archive::parts::{community_id_of, is_community_id};
 use strata_archive::retention_class;
-use strata_terminal::text::duration_ns;
+use strata_filter::FlowFacts;
+use strata_terminal::output::refuse;
+use strata_terminal::text::{self, duration_ns, parse_time};
 
-use crate::publish::TablesArgs;
+use crate::label_flows::not_a_community_id;
+use crate::publish::{TablesArgs, sensor_name};
 use crate::train::Line;
 
 const NS_PER_S: u64 = 1_000_000_000;
+const NS_PER_US: u64 = 1_000;
 
 /// Commands of `strata lake`.
 #[derive(Debug, Subcommand)]
@@ -22,6 +29,133 @@ pub(crate) enum Command {
     Expire(ExpireArgs),
     /// Remove a host's packets and flows from the tables, and print a proof.
     Erase(EraseArgs),
+    /// Find a flow in the tables, and the logs that have its packets.
+    Find(FindArgs),
+    /// Query the tables with SQL.
+    Query(QueryArgs),
+}
+
+/// Which rows of the tables.
+#[derive(Debug, clap::Args)]
+struct Chosen {
+    /// Select packets from this time on: 13:05, 2026-01-31T13:05 (both local time),
+    /// 2026-01-31T13:05:00Z, or seconds since 1970. A time without a date is today.
+    #[arg(long, value_name = "TIME")]
+    from: Option<String>,
+
+    /// Select packets before this time, in the format of --from.
+    #[arg(long, value_name = "TIME")]
+    to: Option<String>,
+
+    /// Select packets of this sensor.
+    #[arg(long, value_name = "NAME", value_parser = sensor_name)]
+    sensor: Option<String>,
+}
+
+impl Chosen {
+    /// Adds these arguments to a line of the Python package.
+    fn add_to(&self, line: &mut Line) -> Result<()> {
+        let now_ns = u64::try_from(SystemTime::now().duration_since(UNIX_EPOCH)?.as_nanos())?;
+        let time_ns = |option, time| parse_time(time, now_ns).context(option);
+        // The tables have microseconds: the range is no shorter than the one that was given.
+        if let Some(from) = &self.from {
+            line.number("--from", &(time_ns("--from", from)? / NS_PER_US));
+        }
+        if let Some(to) = &self.to {
+            line.number("--to", &time_ns("--to", to)?.div_ceil(NS_PER_US));
+        }
+        if let Some(sensor) = &self.sensor {
+            line.option("--sensor", sensor);
+        }
+        Ok(())
+    }
+}
+
+/// Arguments of `strata lake find`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+For each row of the table flows that belongs to the flow: sensor, hour, class, counts and times, the
+files of the sensor's log that have its packets and payload, and a command that exports them from
+the log. The index of the tables says which files have the flow; files that are not in the index yet
+are searched, too. The last line has the number of bytes that were read.
+
+Examples:
+  strata lake find --community-id 1:LQU9qZlK+B5F3KDmev6m5PMibrg= --catalog http://catalog:8181 \\
+      --namespace site
+  strata lake find --catalog http://catalog:8181 --namespace site --from 2026-01-01T00:00Z \\
+      'tcp and host 192.0.2.7 and port 51034 and host 198.51.100.1 and port 443'
+
+Needs the Python package, which `make python` installs.
+
+Exit status: 0 if the flow was found; 1 if not, or after errors; 2 if the command line is invalid.")]
+pub(crate) struct FindArgs {
+    /// Find the flow with this Community ID, which IDS alerts and other tools print. May be given several
+    /// times.
+    #[arg(long = "community-id", value_name = "ID")]
+    community_ids: Vec<String>,
+
+    #[command(flatten)]
+    chosen: Chosen,
+
+    #[command(flatten)]
+    tables: TablesArgs,
+
+    /// Find the flow that this tcpdump filter names: protocol, both addresses and both ports. Put
+    /// options before it.
+    #[arg(value_name = "FILTER", trailing_var_arg = true)]
+    filter: Vec<String>,
+}
+
+impl FindArgs {
+    /// The Community IDs to look for.
+    fn ids(&self) -> Result<BTreeSet<String>> {
+        if let Some(id) = self.community_ids.iter().find(|id| !is_community_id(id)) {
+            return Err(refuse(not_a_community_id(id)));
+        }
+        let mut ids: BTreeSet<_> = self.community_ids.iter().cloned().collect();
+        if let Some(filter) = text::filter(&self.filter)? {
+            let flows = filter.flow_bound().filter(|flows| !flows.is_empty());
+            let keys: Option<Vec<_>> = flows.iter().flatten().map(FlowFacts::key).collect();
+            match (flows, keys) {
+                (Some(_), Some(keys)) => ids.extend(keys.iter().map(community_id_of)),
+                _ => {
+                    return Err(refuse(
+                        "the filter must name the protocol, both addresses and both ports of a flow, as in 'tcp and \
+                         host 192.0.2.7 and port 51034 and host 198.51.100.1 and port 443'; for other questions, use \
+                         `strata lake query`",
+                    ));
+                }
+            }
+        }
+        match ids.is_empty() {
+            true => Err(refuse("no flow given: write --community-id or a filter")),
+            false => Ok(ids),
+        }
+    }
+}
+
+/// Arguments of `strata lake query`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+The tables are packets and flows, with the columns sensor, hour and retention. --from, --to,
+--sensor and conditions on these three columns decide which files are read. The last line has the
+number of bytes that were read.
+
+Examples:
+  strata lake query --catalog http://catalog:8181 --namespace site --from 2026-01-31T00:00Z \\
+      'SELECT sensor, class, sum(wire_bytes) FROM packets GROUP BY ALL'
+
+Needs the Python package, which `make python` installs.")]
+pub(crate) struct QueryArgs {
+    #[command(flatten)]
+    chosen: Chosen,
+
+    #[command(flatten)]
+    tables: TablesArgs,
+
+    /// Run this statement, in DuckDB's dialect of SQL.
+    #[arg(value_name = "SQL", allow_hyphen_values = true)]
+    sql: String,
 }
 
 /// Arguments of `strata lake status`.
@@ -109,6 +243,8 @@ pub(crate) fn run(command: &Command) -> Result<()> {
         Command::Status(args) => ("status", &args.tables),
         Command::Expire(args) => ("expire", &args.tables),
         Command::Erase(args) => ("erase", &args.tables),
+        Command::Find(args) => ("find", &args.tables),
+        Command::Query(args) => ("query", &args.tables),
     };
     let mut line = Line::new("lake").command(name);
     match command {
@@ -123,8 +259,18 @@ pub(crate) fn run(command: &Command) -> Result<()> {
             line.number("--keep-snapshots", &(args.keep_snapshots / NS_PER_S));
         }
         Command::Erase(args) => line.option("--host", args.host.to_string()),
+        Command::Find(args) => {
+            for id in args.ids()? {
+                line.option("--community-id", id);
+            }
+            args.chosen.add_to(&mut line)?;
+        }
+        Command::Query(args) => args.chosen.add_to(&mut line)?,
     }
     tables.add_to(&mut line);
+    if let Command::Query(args) = command {
+        return strata_training::python::run(line.names([PathBuf::from(&args.sql)]));
+    }
     strata_training::python::run(line.words())
 }
 
@@ -145,7 +291,55 @@ fn classes(texts: &[String]) -> Result<BTreeMap<String, u64>> {
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser as _;
+
     use super::*;
+
+    #[derive(clap::Parser)]
+    struct Of {
+        #[command(flatten)]
+        find: FindArgs,
+    }
+
+    fn ids(words: &[&str]) -> Result<BTreeSet<String>> {
+        let tables = ["find", "--catalog", "x", "--namespace", "site"];
+        let words = tables.into_iter().chain(words.iter().copied());
+        Of::try_parse_from(words)?.find.ids()
+    }
+
+    #[test]
+    fn a_filter_names_a_flow_whole() {
+        // Of the Community ID specification's own examples.
+        let id = "1:LQU9qZlK+B5F3KDmev6m5PMibrg=";
+        assert_eq!(
+            ids(&["--community-id", id]).unwrap(),
+            [id.to_owned()].into()
+        );
+        let either =
+            "tcp and host 66.35.250.204 and port 80 and host 128.232.110.120 and port 34855";
+        let exact = "tcp and src host 128.232.110.120 and src port 34855 and dst host 66.35.250.204 and dst port 80";
+        for filter in [either, exact] {
+            assert!(ids(&[filter]).unwrap().contains(id), "{filter}");
+        }
+        for filter in [
+            "tcp port 80",
+            "host 66.35.250.204",
+            "tcp",
+            "ip proto 6 or udp",
+        ] {
+            let problem = ids(&[filter]).unwrap_err().to_string();
+            assert!(
+                problem.contains("both addresses and both ports"),
+                "{filter}: {problem}"
+            );
+        }
+        for (words, said) in [
+            (&["--community-id", "1:x"][..], "not a Community ID"),
+            (&[], "no flow given"),
+        ] {
+            assert!(ids(words).unwrap_err().to_string().contains(said));
+        }
+    }
 
     #[test]
     fn classes_have_one_time_each() {

@@ -95,7 +95,7 @@ pub(crate) struct Args {
 /// Characters of a sensor's name; `python/strata/lake.py` has the same limit.
 const NAME_LEN_MAX: usize = 128;
 
-fn sensor_name(name: &str) -> Result<String, String> {
+pub(crate) fn sensor_name(name: &str) -> Result<String, String> {
     let is_valid = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
     let is_first_valid = name.starts_with(|c: char| c.is_ascii_alphanumeric());
     match is_first_valid
