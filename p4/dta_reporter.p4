@@ -109,7 +109,8 @@ control IngressDeparser(packet_out packet, out found_t cloned, out empty_t resub
     }
 }
 
-// A clone keeps only headers of its own: all of the packet's are taken off with its payload.
+// A clone is the packet as it came, with the arrival header. The clone session truncates to the 50 bytes that are taken
+// off here, so nothing follows the report.
 parser EgressParser(packet_in packet, out reporter_headers_t h, inout meta_t m, in psa_egress_parser_input_metadata_t i,
                     in empty_t normal, in found_t cloned_i, in empty_t cloned_e) {
     state start {
@@ -117,6 +118,7 @@ parser EgressParser(packet_in packet, out reporter_headers_t h, inout meta_t m, 
     }
     state clone {
         m.found = cloned_i;
+        packet.extract(h.arrival);
         packet.extract(h.ethernet);
         packet.extract(h.ipv4);
         transition accept;
@@ -140,7 +142,6 @@ control Egress(inout reporter_headers_t h, inout meta_t m, in psa_egress_input_m
     }
 }
 
-// The clone session truncates to the 34 bytes that the parser takes off, so nothing follows the report.
 control EgressDeparser(packet_out packet, out empty_t cloned, out empty_t recirculated, inout reporter_headers_t h,
                        in meta_t m, in psa_egress_output_metadata_t o, in psa_egress_deparser_input_metadata_t d) {
     apply {

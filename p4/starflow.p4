@@ -221,7 +221,8 @@ control IngressDeparser(packet_out packet, out export_t cloned, out empty_t resu
     }
 }
 
-// The clone session truncates to the 42 bytes that are taken off here.
+// A clone is the packet as it came, with the arrival header. The clone session truncates to the 58 bytes that are taken
+// off here, so nothing follows the vector.
 parser EgressParser(packet_in packet, out starflow_headers_t h, inout meta_t m, in psa_egress_parser_input_metadata_t i,
                     in empty_t normal, in export_t cloned_i, in empty_t cloned_e) {
     state start {
@@ -229,6 +230,7 @@ parser EgressParser(packet_in packet, out starflow_headers_t h, inout meta_t m, 
     }
     state clone {
         m.found = cloned_i;
+        packet.extract(h.arrival);
         packet.extract(h.ethernet);
         packet.extract(h.ipv4);
         packet.extract(h.udp);

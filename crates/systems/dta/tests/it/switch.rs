@@ -215,9 +215,7 @@ fn the_translator_in_a_switch_writes_what_ours_writes() {
                     2 => frame[14] = 0x46,
                     3 => frame[12] = 0x86,
                     4 => frame[17] ^= 1,
-                    _ => frame.truncate(
-                        14 + usize::from(numbers.below(28 + u64::from(report.len() as u8))),
-                    ),
+                    _ => frame.truncate(14 + usize::from(numbers.below(28 + report.len() as u64))),
                 }
                 others.push(Frame::whole(ts_ns, frame.clone()));
             }
