@@ -161,6 +161,7 @@ others:
 test-p4: tools
 	$(CARGO) test --locked --quiet -p strata-program-models --bin strata-models p4
 	$(CARGO) test --locked --quiet -p strata-program-models --test it p4
+	$(CARGO) test --locked --quiet -p strata-dta -p strata-gpv -p strata-stream --test it switch
 
 # Also part of `make test`, with all tests of the workspace.
 arch:

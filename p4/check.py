@@ -1,16 +1,23 @@
-"""Checks a program of this folder: `check.py X.spec X.p4`.
+"""Checks a program of this folder: `check.py X.spec X.p4`. `check.py --tie` writes `forms.txt`.
 
 - Each register array is accessed at most once per packet, as a switch can: in the .spec by a single instruction (or a
   read and a write at the same index, without a jump or label between), in the .p4 by a read and a write at the same
   index. Both texts have no loops after the parser, so what is there once runs at most once.
 - Each table is applied at most once.
+- The metadata of the .spec has at most 256 bytes, and results of `hash` are in the first 128: DPDK 22.11 does not say
+  so, and takes other fields.
 - Both have the same register arrays, and the same tables with the same keys, actions and sizes: the .spec is written
   by hand, so nothing else ties them.
+- `forms.txt` has the hashes of both, without comments: neither was changed since they were last compared. After a
+  change of one, change the other alike, run the tests, and write the hashes again.
 """
 
+import hashlib
 import re
 import sys
 from pathlib import Path
+
+FORMS = "forms.txt"
 
 # The position of the register array among the operands.
 ACCESSES = {"regrd": 1, "regwr": 0, "regadd": 0}
@@ -103,10 +110,28 @@ def p4_of(text):
     return registers, tables, problems
 
 
+def room_of(text):
+    """Problems of the metadata's size."""
+    widths = [
+        (name, int(width) // 8)
+        for body in re.findall(r"^struct meta_t \{(.*?)^\}", text, flags=re.S | re.M)
+        for width, name in re.findall(r"bit<(\d+)>\s+(\w+)", body)
+    ]
+    ends, end = {}, 0
+    for name, width in widths:
+        ends[name] = end = end + width
+    problems = [f"metadata of {end} bytes, more than 256"] if end > 256 else []
+    for name in re.findall(r"^\s*(?:\w+ : )?hash \w+ m\.(\w+)", text, flags=re.M):
+        if ends.get(name, 0) > 128:
+            problems.append(f"the result of `hash` in {name} ends at byte {ends[name]}, after 128")
+    return problems
+
+
 def check(spec, program):
     """The problems of a program in both forms."""
     ours, theirs = spec_of(spec), p4_of(program)
-    problems = [f".spec: {problem}" for problem in ours[2]] + [f".p4: {problem}" for problem in theirs[2]]
+    problems = [f".spec: {problem}" for problem in ours[2] + room_of(spec)]
+    problems += [f".p4: {problem}" for problem in theirs[2]]
     if not ours[0] or not ours[1]:
         problems.append("neither registers nor tables found in the .spec")
     for what, one, other in (("register", ours[0], theirs[0]), ("table", ours[1], theirs[1])):
@@ -116,10 +141,63 @@ def check(spec, program):
     return problems
 
 
+def p4_whole(path):
+    """A .p4 with the files of this project that it includes, each once, without comments."""
+    seen, folder = set(), path.parent
+
+    def read(path):
+        if path in seen:
+            return ""
+        seen.add(path)
+        text = re.sub(r"/\*.*?\*/|//[^\n]*", "", path.read_text(), flags=re.S)
+        include = re.compile(r'^[ \t]*#include[ \t]+"([^"]*)"[^\n]*$', flags=re.M)
+        # Relative to the file that includes it, or to the program.
+        found = lambda name: next(root / name for root in (path.parent, folder) if (root / name).exists())
+        return include.sub(lambda match: read(found(match[1])), text)
+
+    return read(path)
+
+
+def hashes(folder, name):
+    """The hashes of a program's .p4 and .spec, which blanks and comments do not change."""
+    spec = "\n".join(re.split(r"[;#]|//", line)[0] for line in (folder / f"{name}.spec").read_text().splitlines())
+    texts = (p4_whole(folder / f"{name}.p4"), spec)
+    return tuple(hashlib.sha256(" ".join(text.split()).encode()).hexdigest()[:16] for text in texts)
+
+
+def tied(folder):
+    """The hashes that were written when both forms of each program agreed."""
+    lines = (line.split() for line in (folder / FORMS).read_text().splitlines() if not line.startswith("#"))
+    return {name: (program, spec) for name, program, spec in lines}
+
+
+def tie(folder):
+    names = sorted(path.stem for path in folder.glob("*.spec"))
+    head = "# name, hash of the .p4 and of the .spec when both said the same: check.py --tie\n"
+    lines = (f"{name} {' '.join(hashes(folder, name))}\n" for name in names)
+    (folder / FORMS).write_text(head + "".join(lines))
+
+
+def changed(folder, name):
+    """What was changed since both forms agreed."""
+    was, now = tied(folder).get(name), hashes(folder, name)
+    if was is None:
+        return [f"{name} is not in forms.txt: run check.py --tie once both forms say the same"]
+    what = [form for form, one, other in zip((".p4", ".spec"), was, now) if one != other]
+    if not what:
+        return []
+    return [f"{name}: {' and '.join(what)} changed, forms.txt did not: see check.py"]
+
+
 def main():
+    if sys.argv[1:] == ["--tie"]:
+        return tie(Path(__file__).resolve().parent)
     if len(sys.argv) != 3:
-        sys.exit("usage: check.py X.spec X.p4")
-    problems = check(*(Path(name).read_text() for name in sys.argv[1:]))
+        sys.exit("usage: check.py X.spec X.p4, or check.py --tie")
+    spec, program = (Path(name).resolve() for name in sys.argv[1:])
+    problems = check(spec.read_text(), program.read_text())
+    if spec.parent == program.parent and (program.parent / FORMS).exists():
+        problems += changed(program.parent, program.stem)
     for problem in problems:
         print(problem, file=sys.stderr)
     sys.exit(bool(problems))

@@ -1,7 +1,8 @@
 // Runs a .spec over a capture in DPDK's software switch (SWX, librte_pipeline 22.11), without NIC, huge pages or root.
 //
 //   swx check X.spec                    whether DPDK's own reader of .spec files takes it
-//   swx run X.spec TABLES IN.pcap OUT   entries from TABLES/NAME.txt; packets to OUT/portN.pcap; counters to stdout
+//   swx run [-c COPIES] X.spec TABLES IN.pcap OUT
+//                                       entries from TABLES/NAME.txt; packets to OUT/portN.pcap; counters to stdout
 //
 // The pipeline is built through the exported configuration API: the C code that DPDK would generate from a .spec needs
 // a header that no package ships. The ports are ours too: DPDK's source copies frames without looking at the room, and
@@ -10,6 +11,9 @@
 // SWX knows neither the length of a packet nor its time. So each frame gets a header of 16 bytes in front: bytes on
 // the wire (32 bits), bytes present (32 bits), ns since 1970 (64 bits), all in network order. Frames shorter than an
 // Ethernet header are dropped before, longer than ROOM are cut; both are counted.
+//
+// SWX has no packet replication engine as PSA has. With -c, each frame comes COPIES times, with a byte in front of the
+// other header: the number of the copy, from 0. Programs drop the copies that they would not have asked for.
 #define _GNU_SOURCE
 #define ALLOW_EXPERIMENTAL_API // all of SWX is, in 22.11
 #include <errno.h>
@@ -22,6 +26,7 @@
 #include <rte_eal.h>
 #include <rte_mbuf.h>
 #include <rte_swx_ctl.h>
+#include <rte_swx_hash_func.h>
 #include <rte_swx_pipeline.h>
 #include <rte_swx_port.h>
 
@@ -32,6 +37,7 @@ enum {
   HEADROOM = 256,    // bytes that emitted headers may add
   SNAP_MAX = 262144, // bytes of a record in a capture, as libpcap has it
   PORTS = 3,         // ports out
+  COPIES_MAX = 16,   // copies of a frame
   WORDS_MAX = 64,
   LIST_MAX = 1024,
   LINE_MAX_BYTES = 4096,
@@ -144,14 +150,27 @@ struct out {
 static void *same(void *arguments) { return arguments; }
 static void nothing(void *port) { (void)port; }
 
+// Copies of each frame, with a number in front; 0 without -c. The number of the next one, and its frame.
+static unsigned copies, copy_number;
+static uint8_t copied[ARRIVAL + ROOM];
+static uint32_t copied_len;
+
 static int receive(void *port, struct rte_swx_pkt *packet) {
   struct rte_mbuf *buffer = rte_pktmbuf_alloc(buffers);
   if (!buffer) return 0;
-  uint32_t len = next_frame(port, (uint8_t *)buffer->buf_addr + HEADROOM);
-  if (!len) {
+  if (copy_number == 0) copied_len = next_frame(port, copied);
+  if (!copied_len) {
     rte_pktmbuf_free(buffer);
     return 0;
   }
+  uint8_t *to = (uint8_t *)buffer->buf_addr + HEADROOM;
+  uint32_t len = copied_len;
+  if (copies) {
+    *to++ = (uint8_t)copy_number;
+    copy_number = (copy_number + 1) % copies;
+    len++;
+  }
+  memcpy(to, copied, copied_len);
   *packet = (struct rte_swx_pkt){.handle = buffer, .pkt = buffer->buf_addr, .offset = HEADROOM, .length = len};
   return 1;
 }
@@ -198,6 +217,16 @@ static struct rte_swx_port_out_ops out_ops = {.create = same,
                                               .pkt_fast_clone_tx = clone_whole,
                                               .pkt_clone_tx = clone_part,
                                               .stats_read = out_stats};
+
+// The CRC of RoCEv2, and PSA's CRC32: that of Ethernet. SWX's own crc32 is another one, Castagnoli's.
+static uint32_t crc_of_ethernet(const void *bytes, uint32_t len, uint32_t seed) {
+  uint32_t crc = ~seed;
+  for (const uint8_t *at = bytes, *end = at + len; at < end; at++) {
+    crc ^= *at;
+    for (int bit = 0; bit < 8; bit++) crc = crc >> 1 ^ (crc & 1 ? 0xedb88320 : 0);
+  }
+  return ~crc;
+}
 
 // ---- The .spec: the statements that our programs use; others are refused.
 
@@ -413,11 +442,12 @@ static void run(const char *spec_path, const char *tables, const char *in, const
   struct spec s = {.file = open_file(spec_path, "r"), .path = spec_path};
   open_capture(&reader, in);
   start_eal();
-  buffers = rte_pktmbuf_pool_create("buffers", 1, 0, 0, HEADROOM + ARRIVAL + ROOM, SOCKET_ID_ANY);
+  buffers = rte_pktmbuf_pool_create("buffers", 1, 0, 0, HEADROOM + 1 + ARRIVAL + ROOM, SOCKET_ID_ANY);
   if (!buffers) fail("no memory for packets");
   took(&s, rte_swx_pipeline_config(&s.pipeline, "P", 0), "the pipeline");
   took(&s, rte_swx_pipeline_port_in_type_register(s.pipeline, "capture", &in_ops), "port in");
   took(&s, rte_swx_pipeline_port_out_type_register(s.pipeline, "capture", &out_ops), "port out");
+  took(&s, rte_swx_pipeline_hash_func_register(s.pipeline, "crc32_ethernet", crc_of_ethernet), "the CRC");
   took(&s, rte_swx_pipeline_port_in_config(s.pipeline, 0, "capture", &reader), "port in");
   for (int i = 0; i < PORTS; i++) {
     char path[LINE_MAX_BYTES];
@@ -439,7 +469,7 @@ static void run(const char *spec_path, const char *tables, const char *in, const
   }
   if (!rte_mempool_full(buffers)) fail("frame %lu never leaves the pipeline", reader.frames);
   printf("frames %lu\nshort %lu\ncut %lu\n", reader.frames, reader.dropped_short, reader.cut);
-  uint64_t dropped = reader.frames - reader.dropped_short;
+  uint64_t dropped = (reader.frames - reader.dropped_short) * (copies ? copies : 1);
   for (int i = 0; i < PORTS; i++) {
     printf("port %d %lu %lu\n", i, outs[i].packets, outs[i].bytes);
     dropped -= outs[i].packets;
@@ -455,8 +485,17 @@ static void run(const char *spec_path, const char *tables, const char *in, const
   if (fflush(stdout)) fail("cannot write the counters: %s", strerror(errno));
 }
 
+// DPDK's reader knows only its own hash functions: it gets the program with one of them for ours.
 static void check(const char *path) {
-  FILE *spec = open_file(path, "r"), *code = open_file("/dev/null", "w");
+  FILE *file = open_file(path, "r"), *spec = tmpfile(), *code = open_file("/dev/null", "w");
+  char text[LINE_MAX_BYTES];
+  if (!spec) fail("a temporary file: %s", strerror(errno));
+  while (fgets(text, sizeof text, file)) {
+    char *ours = strstr(text, "crc32_ethernet");
+    if (ours) fprintf(spec, "%.*scrc32%s", (int)(ours - text), text, ours + strlen("crc32_ethernet"));
+    else fputs(text, spec);
+  }
+  rewind(spec);
   uint32_t line = 0;
   const char *problem = NULL;
   start_eal();
@@ -465,8 +504,17 @@ static void check(const char *path) {
 }
 
 int main(int count, char **words) {
+  if (count > 3 && !strcmp(words[1], "run") && !strcmp(words[2], "-c")) {
+    char *end;
+    unsigned long asked = strtoul(words[3], &end, 10);
+    if (*end || asked < 1 || asked > COPIES_MAX) fail("-c %s: a number from 1 to %d expected", words[3], COPIES_MAX);
+    copies = (unsigned)asked;
+    count -= 2;
+    words += 2;
+    words[1] = "run";
+  }
   if (count == 3 && !strcmp(words[1], "check")) check(words[2]);
   else if (count == 6 && !strcmp(words[1], "run")) run(words[2], words[3], words[4], words[5]);
-  else fail("usage: swx check X.spec, or swx run X.spec TABLES IN.pcap OUT");
+  else fail("usage: swx check X.spec, or swx run [-c COPIES] X.spec TABLES IN.pcap OUT");
   return 0;
 }

@@ -2,6 +2,7 @@
 #![deny(unsafe_code)]
 
 mod allocations;
+pub mod capture;
 mod certificates;
 mod disk;
 mod golden;
@@ -9,6 +10,7 @@ pub mod guest;
 mod net;
 mod peer;
 pub mod sim;
+pub mod switch;
 
 pub use allocations::{CountingAllocator, allocations};
 pub use certificates::{Certificates, write_key};

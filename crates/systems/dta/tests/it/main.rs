@@ -5,5 +5,6 @@ mod generations;
 mod int;
 mod monte_carlo;
 mod network;
+mod switch;
 mod theory;
 mod translator;

@@ -10,3 +10,4 @@ mod export;
 mod format;
 mod marple;
 mod published;
+mod switch;

@@ -7,3 +7,4 @@ mod lossy;
 mod nvme;
 mod recall;
 mod records;
+mod switch;

@@ -1,23 +1,23 @@
 //! `p4/titanlog.spec` in DPDK's software switch, with the tables of `strata model p4`, against Strata's classifier:
 //! packets out, byte for byte, and all registers.
 
-mod capture;
 mod oracle;
+mod sketch;
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
-use std::sync::OnceLock;
 
 use serde_json::{Value, json};
 use strata_classify::Model;
 use strata_policy::Mode;
 use strata_sketch::{Feature, Level};
+use strata_testkit::capture::{Frame, read, write};
+use strata_testkit::switch;
 use strata_testkit::{data_dir, format_captures, labelled_captures, workspace_root};
 use strata_wire::Granularity;
 
-use capture::{Frame, read, write};
 use oracle::{Expected, expected};
 
 /// Runs a program that has to succeed, and returns its output.
@@ -39,43 +39,9 @@ fn p4() -> PathBuf {
     workspace_root().join("p4")
 }
 
-/// The runner of `p4/swx.c`, built once; `None` where DPDK or the compiler is missing, which is said.
-///
-/// # Panics
-///
-/// If it cannot be built although both are there, or if `CI` is set and one is missing.
+/// The runner of `p4/swx.c`, where it can be built.
 fn runner() -> Option<&'static Path> {
-    static BUILT: OnceLock<Option<PathBuf>> = OnceLock::new();
-    let build = || {
-        let flags = Command::new("pkg-config")
-            .args(["--cflags", "--libs", "libdpdk"])
-            .output();
-        let flags = flags.ok().filter(|output| output.status.success());
-        let compiler = Command::new("cc").arg("--version").output();
-        let Some((flags, _)) = flags.zip(compiler.ok()) else {
-            let missing = "the programs of p4/ need DPDK and a C compiler; on Debian: \
-                           apt-get install libdpdk-dev gcc pkg-config";
-            assert!(std::env::var_os("CI").is_none(), "{missing}");
-            eprintln!("not run: {missing}");
-            return None;
-        };
-        let flags = String::from_utf8(flags.stdout).unwrap();
-        // Under a name of its own first: other tests may run at the same time, with the program in use.
-        let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
-        let (built, made) = (
-            folder.join("swx"),
-            folder.join(format!("swx-{}", std::process::id())),
-        );
-        ok(Command::new("cc")
-            .args(["-O2", "-Wall", "-Wextra", "-Werror"])
-            .arg(p4().join("swx.c"))
-            .arg("-o")
-            .arg(&made)
-            .args(flags.split_whitespace()));
-        fs::rename(&made, &built).unwrap();
-        Some(built)
-    };
-    BUILT.get_or_init(build).as_deref()
+    switch::runner(Path::new(env!("CARGO_TARGET_TMPDIR")))
 }
 
 /// A model, its tables in a folder, and the granularity of each class and of what is not dissected.
@@ -375,7 +341,7 @@ fn dpdk_reads_the_program_and_faults_in_it_are_said() {
 }
 
 #[test]
-fn each_register_is_accessed_once_per_packet() {
+fn faults_in_a_program_are_found() {
     let check = |spec: &Path, program: &Path| {
         let script = p4().join("check.py");
         Command::new("python3")
@@ -429,4 +395,54 @@ fn each_register_is_accessed_once_per_packet() {
     fs::write(&changed, text).unwrap();
     let found = check(&spec, &changed);
     assert!(!found.status.success());
+}
+
+#[test]
+fn a_form_that_was_changed_alone_is_noticed() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    fs::create_dir(at("include")).unwrap();
+    let names = ["titanlog.spec", "titanlog.p4", "forms.txt"].map(String::from);
+    let included = ["headers", "parser"].map(|name| format!("include/{name}.p4"));
+    for name in names.iter().chain(&included) {
+        fs::copy(p4().join(name), at(name)).unwrap();
+    }
+    let check = || {
+        let mut command = Command::new("python3");
+        command.arg("-B").arg(p4().join("check.py"));
+        let Output { status, stderr, .. } = command
+            .args([at("titanlog.spec"), at("titanlog.p4")])
+            .output()
+            .unwrap();
+        (status.success(), String::from_utf8(stderr).unwrap())
+    };
+    assert_eq!(check(), (true, String::new()));
+    let change = |name: &str, from: &str, to: &str| {
+        let text = fs::read_to_string(at(name)).unwrap();
+        assert!(text.contains(from), "{name}: {from}");
+        fs::write(at(name), text.replace(from, to)).unwrap();
+    };
+    // A comment does not count.
+    change(
+        "titanlog.p4",
+        "// Tests that a value fails, of all trees.",
+        "// Marks.",
+    );
+    assert!(check().0);
+    change(
+        "titanlog.spec",
+        "mov m.header_len m.at",
+        "mov m.header_len m.limit",
+    );
+    let (is_right, said) = check();
+    assert!(
+        !is_right && said.contains("titanlog: .spec changed"),
+        "{said}"
+    );
+    change("include/headers.p4", "PARTIAL = 128", "PARTIAL = 64");
+    let (is_right, said) = check();
+    assert!(
+        !is_right && said.contains(".p4 and .spec changed"),
+        "{said}"
+    );
 }

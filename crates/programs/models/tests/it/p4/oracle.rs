@@ -8,7 +8,7 @@ use strata_sketch::{Arithmetic, PacketFacts, Sketch};
 use strata_wire::dissect::{TunnelKey, dissect};
 use strata_wire::{FlowHasher, Granularity, KeepKind, LinkType};
 
-use super::capture::Frame;
+use strata_testkit::capture::Frame;
 
 /// Bytes of a frame that the runner takes.
 const ROOM: usize = 16_384;

@@ -1,18 +1,44 @@
 //! Classic pcap, read and written without Strata.
+#![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
 
 use std::fs;
 use std::path::Path;
 
 /// A frame of a capture.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Frame {
-    pub(super) ts_ns: u64,
-    pub(super) wire_len: u32,
-    pub(super) bytes: Vec<u8>,
+pub struct Frame {
+    /// ns since 1970.
+    pub ts_ns: u64,
+    /// Bytes on the wire.
+    pub wire_len: u32,
+    /// Captured bytes.
+    pub bytes: Vec<u8>,
+}
+
+impl Frame {
+    /// A frame that was captured whole.
+    ///
+    /// # Panics
+    ///
+    /// If it has 2^32 bytes or more.
+    #[must_use]
+    pub fn whole(ts_ns: u64, bytes: Vec<u8>) -> Self {
+        let wire_len = u32::try_from(bytes.len()).expect("a frame");
+        Self {
+            ts_ns,
+            wire_len,
+            bytes,
+        }
+    }
 }
 
 /// The frames of a classic pcap file of Ethernet, up to where it is damaged; none if it is another file.
-pub(super) fn read(path: &Path) -> Vec<Frame> {
+///
+/// # Panics
+///
+/// If the file cannot be read.
+#[must_use]
+pub fn read(path: &Path) -> Vec<Frame> {
     let bytes = fs::read(path).unwrap();
     let Some((head, mut rest)) = bytes.split_at_checked(24) else {
         return Vec::new();
@@ -47,7 +73,11 @@ pub(super) fn read(path: &Path) -> Vec<Frame> {
 }
 
 /// Writes a capture with ns. Times after 2106 wrap around, as some in broken captures do.
-pub(super) fn write(path: &Path, frames: &[Frame]) {
+///
+/// # Panics
+///
+/// If the file cannot be written, or a frame has 2^32 bytes.
+pub fn write(path: &Path, frames: &[Frame]) {
     let mut out = Vec::new();
     for word in [0xa1b2_3c4d, 4 << 16 | 2, 0, 0, 262_144, 1] {
         out.extend(u32::to_le_bytes(word));
