@@ -94,6 +94,11 @@ pub struct KeptArgs {
     /// Select packets that were kept for this reason, written as in packet comments.
     #[arg(long, value_name = "REASON")]
     pub reason: Option<String>,
+
+    /// Select packets that this process of the recording host sent or received: its name or PID. The
+    /// log must be recorded with --processes.
+    #[arg(long, value_name = "PROCESS")]
+    pub process: Option<String>,
 }
 
 impl KeptArgs {
@@ -103,6 +108,7 @@ impl KeptArgs {
             class: self.class.clone(),
             granularity: self.granularity.clone(),
             reason: self.reason.clone(),
+            process: self.process.clone(),
         }
     }
 }
