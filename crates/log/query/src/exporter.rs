@@ -348,6 +348,7 @@ impl<'a, W: Write> Exporter<'a, W> {
     ) -> Result<(), ArchiveError> {
         if let Some((interface, link)) = self.wanted(recording, packet, place)
             && of_flow.is_none_or(|of_flow| of_flow.has(link, packet))
+            && self.options.kept.is_of_process(packet.options)
             && self.was_kept_so(judged, place)
         {
             self.write(interface, packet, judged)?;

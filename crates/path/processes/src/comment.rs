@@ -31,6 +31,14 @@ pub enum Side {
 }
 
 impl Side {
+    /// 0 for the sender, 1 for the receiver.
+    fn number(self) -> usize {
+        match self {
+            Self::Sender => 0,
+            Self::Receiver => 1,
+        }
+    }
+
     fn word(self) -> &'static str {
         match self {
             Self::Sender => "src",
@@ -68,6 +76,20 @@ pub fn of_comment(text: &str) -> Option<(Side, Process)> {
         cgroup: cgroup.into(),
     };
     is_valid.then_some((side, process))
+}
+
+/// The processes that comments in the options of a packet name: the sender's and the receiver's. Of several of one side,
+/// the first.
+#[must_use]
+pub fn of_options(list: &[u8]) -> [Option<Process>; 2] {
+    let mut found = [None, None];
+    if list.is_empty() {
+        return found;
+    }
+    for (side, process) in options::comments(list).filter_map(of_comment) {
+        found[side.number()].get_or_insert(process);
+    }
+    found
 }
 
 #[cfg(test)]

@@ -35,7 +35,7 @@ use strata_bpf::{CgroupHook, LoadError, Program, ProgramKind};
 use strata_wire::dissect::{dissect, protocol};
 use strata_wire::{AddressFamily, Endpoint, LinkType, TunnelKey};
 
-pub use comment::{Process, Side, of_comment, push_comment};
+pub use comment::{Process, Side, of_comment, of_options, push_comment};
 use host::Cgroups;
 use program::Way;
 use table::{Entry, Table, of_connection};

@@ -537,7 +537,11 @@ fn check_options(args: &Args, format: Format) -> Result<()> {
              a single file",
         ));
     }
-    if !format.is_packets() && (args.kept.granularity.is_some() || args.kept.reason.is_some()) {
+    if !format.is_packets()
+        && (args.kept.granularity.is_some()
+            || args.kept.reason.is_some()
+            || args.kept.process.is_some())
+    {
         return Err(refuse(
             "--granularity and --reason apply only to packets, because the packets of a flow may \
              differ in both: write pcapng or packets-parquet, or leave these options out",

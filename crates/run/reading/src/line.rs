@@ -6,6 +6,7 @@ use std::ops::Range;
 
 use serde_json::{Map, Value};
 use strata_networks::Known;
+use strata_processes::{Process, of_options};
 use strata_query::{LoggedPacket, address_text, packet_json};
 use strata_wire::dissect::protocol;
 use strata_wire::{
@@ -54,6 +55,14 @@ impl fmt::Display for Line<'_> {
             let quote = if text.contains(' ') { "\"" } else { "" };
             write!(f, " {what}={quote}{}{quote}", Printable(text))?;
         }
+        for (end, process) in self.processes() {
+            let Process { pid, name, cgroup } = process;
+            let quote = if name.contains(' ') { "\"" } else { "" };
+            write!(
+                f,
+                " {end}_process={quote}{name}{quote} {end}_pid={pid} {end}_cgroup=/{cgroup}"
+            )?;
+        }
         Ok(())
     }
 }
@@ -95,6 +104,14 @@ impl<'a> Line<'a> {
 }
 
 impl Line<'_> {
+    /// The processes of the recording host that sent and receive it, as far as they are known.
+    fn processes(&self) -> impl Iterator<Item = (&'static str, Process)> {
+        let both = ["src", "dst"]
+            .into_iter()
+            .zip(of_options(self.packet.options));
+        both.filter_map(|(end, process)| Some((end, process?)))
+    }
+
     /// The packet as a JSON object, with the name of its log if there are several.
     pub(crate) fn json(&self, log: Option<&str>) -> Map<String, Value> {
         let mut object = packet_json(self.packet, self.headers);
@@ -108,6 +125,16 @@ impl Line<'_> {
         }
         let known = self.known();
         object.extend(known.map(|(what, text)| (what, Value::from(text))));
+        for (end, process) in self.processes() {
+            object.extend([
+                (format!("{end}_process"), Value::from(&*process.name)),
+                (format!("{end}_pid"), Value::from(process.pid)),
+                (
+                    format!("{end}_cgroup"),
+                    Value::from(format!("/{}", process.cgroup)),
+                ),
+            ]);
+        }
         object
     }
 

@@ -28,12 +28,13 @@ Examples:
   strata read log/ --from 13:05 --to 13:20 -c 100
   strata read log/ --class anomalous --json | jq .dst
   strata read log/ --dns-names --mmdb GeoLite2-ASN.mmdb 'tcp[tcpflags] = tcp-syn'
+  strata read host/ --process nginx 'tcp port 443'
   strata read tap1/ tap2/ 'host 10.0.0.1'
   strata read log/ --reason alert
 
 A line has the time, the packet in a short form of tcpdump -n's notation, the class and the reason
 as in the comments of an export, and the names, countries and systems of its addresses that --names,
---dns-names and --mmdb provide. For a tunnelled packet, the innermost packet is shown. Recordings
+--dns-names and --mmdb provide, and the processes that record --processes noted. For a tunnelled packet, the innermost packet is shown. Recordings
 follow one another, as in an export; the packets of each are in order of time. Packets of several
 logs are merged by time, and each line begins with the name of the log. 'length' is the length of
 the payload on the wire (for ICMP and other protocols without ports: of the whole message), even if
@@ -59,8 +60,8 @@ pub struct Args {
 
     /// Print a JSON object per packet, with the columns of `strata export -F packets-parquet`,
     /// tcp_flags, the length as in the text, src_name, dst_name, src_country, dst_country, src_as
-    /// and dst_as if known, and, if several logs are read, the name of the log. Times are in RFC
-    /// 3339 and UTC.
+    /// and dst_as if known, src_process, src_pid, src_cgroup and the same for dst if noted, and, if
+    /// several logs are read, the name of the log. Times are in RFC 3339 and UTC.
     #[arg(long, conflicts_with_all = ["utc", "date"])]
     json: bool,
 

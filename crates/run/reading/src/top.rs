@@ -118,6 +118,9 @@ enum By {
     Country,
     /// The autonomous system (--mmdb) of each address; a packet counts for both of its addresses.
     As,
+    /// The process of this host (record --processes) that sent or receives it; a packet between two of
+    /// them counts for both.
+    Process,
     /// The IP protocol.
     Protocol,
     /// The class, as the model decided.
@@ -140,6 +143,7 @@ impl By {
             Self::Network => "network",
             Self::Country => "country",
             Self::As => "as",
+            Self::Process => "process",
             Self::Protocol => "protocol",
             Self::Class => "class",
             Self::Reason => "reason",
@@ -167,6 +171,9 @@ impl By {
             }
             Self::Network => "network (a packet counts for both ends: shares add up to 200 %)",
             Self::Country => "country (a packet counts for both ends: shares add up to 200 %)",
+            Self::Process => {
+                "process (a packet between two processes counts for both: shares add up to 200 % at most)"
+            }
             Self::As => "as (a packet counts for both ends: shares add up to 200 %)",
             other => other.name(),
         }
@@ -461,6 +468,7 @@ pub fn run(args: &Args) -> Result<()> {
                 let of = |address| keys.of(address, || args.by.owner(&names, address));
                 tally.two(Key::of_ends(&headers, of)?, &sums);
             }
+            By::Process => tally.two(Key::of_processes(packet.options), &sums),
             By::Class => tally.one(Key::text(packet.class.unwrap_or("unknown")), &sums),
             By::Reason => tally.one(Key::text(&packet.judged.reason()), &sums),
             By::Log => tally.one(names_of_logs[log].clone(), &sums),

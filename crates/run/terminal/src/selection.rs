@@ -95,6 +95,11 @@ pub struct KeptArgs {
     /// a colon: alert (any alert of --eve), alert:2001219 (of this signature), policy:7, detail.
     #[arg(long, value_name = "REASON")]
     pub reason: Option<String>,
+
+    /// Select packets that this process of the recording host sent or received: its name or PID. The
+    /// log must be recorded with --processes.
+    #[arg(long, value_name = "PROCESS")]
+    pub process: Option<String>,
 }
 
 impl KeptArgs {
@@ -104,6 +109,7 @@ impl KeptArgs {
             class: self.class.clone(),
             granularity: self.granularity.clone(),
             reason: self.reason.clone(),
+            process: self.process.clone(),
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use strata_processes::of_options;
 use strata_store::{Damage, Select};
 use strata_wire::{FlowKey, LinkType};
 
@@ -25,7 +26,7 @@ pub struct ExportOptions<'a> {
     pub tls_keys: Vec<u8>,
 }
 
-/// How and why packets were kept; the default is all.
+/// How and why packets were kept, and of which process; the default is all.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Kept {
     /// The name of their class.
@@ -34,6 +35,8 @@ pub struct Kept {
     pub granularity: Option<String>,
     /// The reason, as in an export's comments, or its beginning up to a colon: `alert` is every alert.
     pub reason: Option<String>,
+    /// The name or PID of the process that sent or receives it (`record --processes`).
+    pub process: Option<String>,
 }
 
 /// The beginning of a reason whose rest is the reason of a later packet of the flow.
@@ -46,7 +49,17 @@ impl Kept {
         *self == Self::default()
     }
 
-    /// Whether a packet was kept so.
+    /// Whether a process of the packet with these options is the one wanted, if any is.
+    pub fn is_of_process(&self, options: &[u8]) -> bool {
+        let Some(wanted) = self.process.as_deref() else {
+            return true;
+        };
+        let pid = wanted.parse::<u32>().ok();
+        let mut processes = of_options(options).into_iter().flatten();
+        processes.any(|process| *process.name == *wanted || pid == Some(process.pid))
+    }
+
+    /// Whether a packet was kept so; its processes are not compared.
     pub fn is(&self, class: &str, granularity: &str, reason: &str) -> bool {
         let is = |wanted: &Option<String>, there: &str| {
             wanted.as_deref().is_none_or(|wanted| wanted == there)

@@ -133,6 +133,7 @@ impl Asked {
                 class: not_empty(&self.class).map(str::to_owned),
                 granularity: granularity.map(str::to_owned),
                 reason: not_empty(&self.reason).map(str::to_owned),
+                process: None,
             },
             names: Arc::clone(names),
         };

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::net::IpAddr;
 
+use strata_processes::of_options;
 use strata_query::{LoggedPacket, address_text};
 use strata_wire::dissect::protocol;
 use strata_wire::{AddressFamily, Endpoint, FlowKey, Headers, exact, ip_addr};
@@ -115,6 +116,15 @@ impl Key {
         match headers.key.filter(has_ports) {
             Some(key) => [key.low, key.high].map(|end| Self::Port(end.port)),
             None => [Self::None("no port"), Self::None("no port")],
+        }
+    }
+
+    /// The names of the processes in the options of a packet.
+    pub(super) fn of_processes(options: &[u8]) -> [Self; 2] {
+        match of_options(options).map(|known| known.map(|process| Self::Text(process.name))) {
+            [Some(sender), Some(receiver)] => [sender, receiver],
+            [Some(one), None] | [None, Some(one)] => [one.clone(), one],
+            [None, None] => [Self::None("unknown"), Self::None("unknown")],
         }
     }
 

@@ -201,6 +201,13 @@ impl Logs {
                 Printable(reason)
             );
         }
+        if let Some(process) = kept.and_then(|kept| kept.process.as_ref()) {
+            info!(
+                "no selected packet has the process {}: only logs recorded with --processes name processes, by at most \
+                 15 characters",
+                Printable(process)
+            );
+        }
         self.say_spans(find);
     }
 

@@ -1,6 +1,7 @@
 //! `strata record --processes` on the loopback interface of a namespace, compared with `ss`.
 
 use std::io::{BufRead as _, BufReader};
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 use serde_json::Value;
@@ -117,4 +118,44 @@ fn flows_and_packets_have_the_processes_that_ss_lists() {
             "{comments}"
         );
     }
+
+    let prints = |arguments: &[&str]| {
+        let mut command = strata();
+        command.arg(arguments[0]).arg(&log).args(&arguments[1..]);
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let pid = python.id();
+    let line = prints(&["read", "-c", "1", "tcp port 5003"]);
+    for end in ["src", "dst"] {
+        let said = format!(" {end}_process={name} {end}_pid={pid} {end}_cgroup=/");
+        assert!(line.contains(&said), "{line}");
+    }
+    let line = prints(&["read", "-c", "1", "--json", "udp dst port 5002"]);
+    let packet: Value = serde_json::from_str(&line).unwrap();
+    assert_eq!(packet["src_process"], name);
+    assert_eq!(packet["src_pid"], pid);
+    assert_eq!(packet["dst_process"], Value::Null);
+    // The errors about the port without a socket have no process.
+    let of_process = tshark_counts(&capture, &format!("frame.comment contains \"pid={pid} \""));
+    assert!(of_process >= 55);
+    for wanted in [name, &pid.to_string()] {
+        let lines = prints(&["read", "--process", wanted]);
+        assert_eq!(lines.lines().count(), of_process);
+    }
+    assert_eq!(prints(&["read", "--process", "nobody-has-it"]), "");
+    let top = prints(&["top", "--by", "process", "--json"]);
+    let top: Value = serde_json::from_str(&top).unwrap();
+    let rows = top["rows"].as_array().unwrap();
+    let row = rows.iter().find(|row| row["process"] == name).unwrap();
+    assert_eq!(row["packets"], of_process);
+}
+
+/// How many packets tshark shows of a capture.
+fn tshark_counts(capture: &Path, filter: &str) -> usize {
+    let mut tshark = Command::new("tshark");
+    tshark.arg("-r").arg(capture).args(["-Y", filter]);
+    let output = tshark.output().unwrap();
+    String::from_utf8_lossy(&output.stdout).lines().count()
 }
