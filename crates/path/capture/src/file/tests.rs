@@ -190,6 +190,8 @@ fn a_panic_is_an_error_of_its_file() {
             format,
             finished: false,
             described: 0,
+            plain_bytes: None,
+            read_bytes: None,
             is_live: false,
         };
         let mut ids = InterfaceIds::default();

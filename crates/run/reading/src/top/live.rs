@@ -64,6 +64,7 @@ impl Args {
             | By::Network
             | By::Country
             | By::As
+            | By::Process
             | By::Class
             | By::Reason
             | By::Log => {

@@ -198,7 +198,7 @@ fn the_translator_in_a_switch_writes_what_ours_writes() {
             1 => report.extend([1, 2, 3, 4]),
             2 => report.truncate(usize::from(numbers.below(12))),
             3 => report[0] = 5 + numbers.below(10),
-            _ => bits |= 1 << usize::from(report.len()),
+            _ => bits |= 1 << report.len(),
         }
         let mut frame = datagram(40_040, &report);
         // As Ethernet pads, or longer.
