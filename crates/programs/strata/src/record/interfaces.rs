@@ -103,12 +103,12 @@ pub(super) struct InterfaceArgs {
     /// Capture only received packets of these interfaces (names separated by commas), as -Q in does
     /// for all. Together with --out-only for the switch's own interface, it captures each packet
     /// once at the ports of a switch in user space, such as Open vSwitch with datapath_type=netdev.
-    #[arg(long, value_name = "NAMES", conflicts_with_all = ["direction", "exclusive"])]
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', conflicts_with_all = ["direction", "exclusive"])]
     in_only: Vec<String>,
 
     /// Capture only sent packets of these interfaces (names separated by commas), as -Q out does
     /// for all.
-    #[arg(long, value_name = "NAMES", conflicts_with_all = ["direction", "exclusive"])]
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', conflicts_with_all = ["direction", "exclusive"])]
     out_only: Vec<String>,
 
     /// Record which process of this host sends and receives each packet of TCP and UDP: its name, its

@@ -442,6 +442,8 @@ fn options_of_interfaces_are_not_ignored_in_silence() {
         &["--exclusive"],
         &["--early-cut"],
         &["--bridge-ports", "tap0,tap1"],
+        &["--in-only", "tap0,tap1"],
+        &["--out-only", "tap0"],
         &["--disk-limit", "1G"],
         &["-W", "3"],
     ] {
