@@ -1,5 +1,5 @@
 """Logs of many sensors as two Iceberg tables, which any engine reads: nothing is copied or
-rewritten, and only footers are read.
+rewritten, and only footers are read, and Community IDs for an index of flows.
 
     strata publish log/ --catalog http://catalog:8181 --namespace site
 

@@ -52,7 +52,8 @@ The tables of a namespace are packets and flows. Their data files are the compac
 log, where they are: nothing is copied or rewritten. Afterwards, both tables list exactly the
 current compacted files of this sensor: the tables have the files that compaction added, and no
 longer have files that were deleted. Run this command after each compaction, or let it run with
---every. The tables are partitioned by the columns sensor, hour and retention.
+--every. The tables are partitioned by the columns sensor, hour and retention. A third table,
+flow_index, is an index of flows for `strata lake find`.
 
 Examples:
   strata publish log/ --catalog http://catalog:8181 --namespace site
