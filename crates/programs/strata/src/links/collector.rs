@@ -377,8 +377,8 @@ fn show(outcome: &CollectorOutcome, dropped: Option<u64>) -> Result<()> {
     writeln!(
         out,
         "{}; {}; datagrams not accepted: {} from senders outside --allow, {} unencrypted or \
-         forged, {} more than 60 s from this clock, {} unreadable, {} repeated or contradictory, {} of too many \
-         interfaces; {} dropped by the socket",
+         forged, {} more than 60 s from this clock, {} unreadable, {} repeated or contradictory, \
+         {} of too many interfaces; {} dropped by the socket",
         count_of(counts.packets - counts.not_written, "packet"),
         count_of(counts.announcements, "announcement"),
         grouped(counts.strangers),
