@@ -119,14 +119,18 @@ fn flows_and_packets_have_the_processes_that_ss_lists() {
         );
     }
 
+    commands_know(&log, &capture, name, python.id());
+}
+
+/// What read and top say of the process with this name and PID.
+fn commands_know(log: &Path, capture: &Path, name: &str, pid: u32) {
     let prints = |arguments: &[&str]| {
         let mut command = strata();
-        command.arg(arguments[0]).arg(&log).args(&arguments[1..]);
+        command.arg(arguments[0]).arg(log).args(&arguments[1..]);
         let output = command.output().unwrap();
         assert!(output.status.success(), "{output:?}");
         String::from_utf8(output.stdout).unwrap()
     };
-    let pid = python.id();
     let line = prints(&["read", "-c", "1", "tcp port 5003"]);
     for end in ["src", "dst"] {
         let said = format!(" {end}_process={name} {end}_pid={pid} {end}_cgroup=/");
@@ -138,7 +142,7 @@ fn flows_and_packets_have_the_processes_that_ss_lists() {
     assert_eq!(packet["src_pid"], pid);
     assert_eq!(packet["dst_process"], Value::Null);
     // The errors about the port without a socket have no process.
-    let of_process = tshark_counts(&capture, &format!("frame.comment contains \"pid={pid} \""));
+    let of_process = tshark_counts(capture, &format!("frame.comment contains \"pid={pid} \""));
     assert!(of_process >= 55);
     for wanted in [name, &pid.to_string()] {
         let lines = prints(&["read", "--process", wanted]);
