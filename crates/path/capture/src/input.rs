@@ -99,6 +99,13 @@ impl Input {
         self.sources.iter().all(Source::is_live)
     }
 
+    /// Bytes of all inputs together; `None` if one is compressed, or no regular file.
+    #[must_use]
+    pub fn plain_bytes(&self) -> Option<u64> {
+        let sum = |sum: u64, source: &Source| Some(sum.saturating_add(source.plain_bytes()?));
+        self.sources.iter().try_fold(0, sum)
+    }
+
     /// Takes one step: to the next packets, the next thing that is not a packet, or the end. The
     /// batch of the previous step is gone.
     ///

@@ -31,7 +31,7 @@ use strata_stream_run::{LineRecords, WhenFull};
 use strata_terminal::key::KeyArgs;
 use strata_terminal::logging::QuietArgs;
 use strata_terminal::output::{Content, Output, print_json, refuse, suffix};
-use strata_terminal::progress::Progress;
+use strata_terminal::progress::{Progress, bytes_of};
 use strata_terminal::selection::names::NameFiles;
 use strata_terminal::selection::{KeptArgs, Logs, SpanArgs, check_fit, say_no_match};
 use strata_terminal::text;
@@ -478,6 +478,10 @@ pub fn run(args: &Args) -> Result<()> {
     let (logs, words) = Logs::open(&args.log, &args.more, &args.key, &progress)?;
     let filter = text::filter_with(words, &args.names.read()?)?;
     let find = logs.find(&args.span, filter.as_ref())?;
+    if find.from_ns.is_none() && find.to_ns.is_none() {
+        let bytes = logs.all().map(|(_, log)| bytes_of(log));
+        progress.expect_bytes(bytes.fold(0, u64::saturating_add));
+    }
     let of_flows = FlowOptions {
         class: args.kept.class.as_deref(),
         timeouts: args.timeouts.timeouts()?,

@@ -101,13 +101,19 @@ fn record(
     observer: &Observer,
     is_steered: bool,
 ) -> Result<RecordOutcome> {
-    let opened = open(setup, paths);
+    let opened = open(setup, paths, observer);
     require(
         opened.is_ok() || !setup.stop.load(Ordering::Relaxed),
         || String::from("interrupted before the first packet: nothing is recorded"),
     )?;
     let mut input = opened?;
-    let survey = surveyed(setup, paths)?;
+    let surveyed_bytes = bytes_to_survey(setup, paths);
+    if let Some(bytes) = input.plain_bytes() {
+        let times = if surveyed_bytes.is_some() { 2 } else { 1 };
+        observer.will_read(bytes.saturating_mul(times));
+    }
+    let survey = surveyed_bytes.map(|_| surveyed(setup, paths, observer));
+    let survey = survey.transpose()?;
     let equipment = setup.equip()?;
     let Started {
         recording,
@@ -201,34 +207,33 @@ fn record(
     )
 }
 
-/// What payload there is, if there is a budget of detail and all of the files can be read twice.
-fn surveyed(setup: &Setup, paths: &[PathBuf]) -> Result<Option<Survey>> {
-    if setup.controller.steering().plan().detail().is_none() {
-        return Ok(None);
-    }
+/// Bytes of all files, if there is a budget of detail and all of them can be read twice.
+fn bytes_to_survey(setup: &Setup, paths: &[PathBuf]) -> Option<u64> {
+    setup.controller.steering().plan().detail()?;
     let mut bytes = 0_u64;
     for path in paths {
-        match path.metadata() {
-            Ok(about) if about.is_file() => bytes = bytes.saturating_add(about.len()),
-            _ => return Ok(None),
-        }
+        let about = path.metadata().ok().filter(std::fs::Metadata::is_file)?;
+        bytes = bytes.saturating_add(about.len());
     }
-    if bytes > SURVEYED_BYTES_MAX {
-        return Ok(None);
-    }
+    (bytes <= SURVEYED_BYTES_MAX).then_some(bytes)
+}
+
+/// What payload there is.
+fn surveyed(setup: &Setup, paths: &[PathBuf], observer: &Observer) -> Result<Survey> {
     let options = setup.options(setup.spec.filter.clone());
-    let mut input = open(setup, paths)?;
+    let mut input = open(setup, paths, observer)?;
     let most = setup.spec.packets_max;
-    Ok(Some(survey(
+    Ok(survey(
         &mut input,
         (&options, DataPath::chosen()?),
         most,
         &setup.stop,
-    )))
+    ))
 }
 
-fn open(setup: &Setup, paths: &[PathBuf]) -> Result<Input> {
+fn open(setup: &Setup, paths: &[PathBuf], observer: &Observer) -> Result<Input> {
     let mut options = InputOptions::default();
+    options.read_bytes = Some(Arc::clone(observer.read_bytes()));
     options.stop = Some(Arc::clone(&setup.stop));
     // With a thread for each of many files, reading would be all at once, not ahead.
     options.read_ahead = paths.len() <= READ_AHEAD_MAX;

@@ -1,8 +1,8 @@
 //! The workers' reports, combined for the controller.
 
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -29,6 +29,9 @@ pub(crate) struct Observer {
     /// The log's directory, if it is on this machine.
     output: Option<PathBuf>,
     latest: Mutex<Latest>,
+    /// Bytes of capture files read so far, and to be read if that is known.
+    read_bytes: Arc<AtomicU64>,
+    bytes_to_read: OnceLock<u64>,
 }
 
 /// The workers' reports, combined per input, and what is known of the host.
@@ -90,7 +93,25 @@ impl Observer {
                 drift: DriftWatch::default(),
                 busy: (Duration::ZERO, Duration::ZERO, Instant::now()),
             }),
+            read_bytes: Arc::default(),
+            bytes_to_read: OnceLock::new(),
         })
+    }
+
+    /// Counts bytes of capture files that are read.
+    pub(crate) fn read_bytes(&self) -> &Arc<AtomicU64> {
+        &self.read_bytes
+    }
+
+    /// From now on it is known how many bytes are to be read. The first call decides.
+    pub(crate) fn will_read(&self, bytes: u64) {
+        self.bytes_to_read.get_or_init(|| bytes);
+    }
+
+    /// Bytes of capture files that were read, and of how many, if that is known.
+    pub(crate) fn read(&self) -> Option<(u64, u64)> {
+        let all = *self.bytes_to_read.get()?;
+        Some((self.read_bytes.load(Ordering::Relaxed).min(all), all))
     }
 
     fn with<T>(&self, use_it: impl FnOnce(&mut Latest) -> T) -> T {

@@ -30,6 +30,9 @@ pub struct RecordCounts {
     pub ledger: Ledger,
     /// Interfaces: name, packets received and dropped by the kernel.
     pub rings: Vec<(String, u64, u64)>,
+    /// Bytes of capture files that were read, and of how many: `None` of interfaces, pipes and compressed files, whose
+    /// length is not known. Files that are read twice, to learn what payload there is, count twice.
+    pub read: Option<(u64, u64)>,
 }
 
 /// Runs the rest of a recording in a thread of its own.
@@ -61,6 +64,7 @@ impl Recorded {
             elapsed: self.started.elapsed(),
             ledger,
             rings,
+            read: self.observer.read(),
         }
     }
 

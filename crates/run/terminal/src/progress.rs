@@ -9,6 +9,10 @@ use strata_store::{Disk, DiskFile, DiskLayer, Log, ReadOnlyFile};
 
 use crate::logging;
 
+/// How a bar of a known number of bytes looks.
+const UP_TO_BYTES: &str = "{percent:>3} % {wide_bar} {decimal_bytes} of {decimal_total_bytes}, {decimal_bytes_per_sec}, \
+                           {eta} left";
+
 /// A bar that goes when it is dropped, or that was never shown.
 #[derive(Debug)]
 pub struct Progress(ProgressBar);
@@ -56,8 +60,18 @@ impl Progress {
     /// Bytes that are read, of this number.
     #[must_use]
     pub fn up_to_bytes(count: u64) -> Self {
-        let template = "{percent:>3} % {wide_bar} {decimal_bytes} of {decimal_total_bytes}, {decimal_bytes_per_sec}, {eta} left";
-        Self::shown(ProgressBar::new(count), template)
+        Self::shown(ProgressBar::new(count), UP_TO_BYTES)
+    }
+
+    /// From now on bytes are counted, of this number; a bar that counts them already stays as it is.
+    pub fn expect_bytes(&self, count: u64) {
+        if self.0.is_hidden() || self.0.length() == Some(count) {
+            return;
+        }
+        if let Ok(style) = ProgressStyle::with_template(UP_TO_BYTES) {
+            self.0.set_style(style);
+        }
+        self.0.set_length(count);
     }
 
     /// Bytes that are read, of an unknown number.

@@ -21,7 +21,7 @@ use std::io::{self, Read};
 use std::panic::{self, AssertUnwindSafe};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crate::error::{CaptureError, Place, Warning, WarningKind};
 use crate::packet::{BATCH_MAX, Descriptor};
@@ -66,6 +66,8 @@ pub struct InputOptions {
     /// Once this is set, pipes and devices end behind what has arrived by then, and standard input that is
     /// a regular file where it is.
     pub stop: Option<Arc<AtomicBool>>,
+    /// Counts the bytes of all files that are behind, decompressed, as often as a window moves on.
+    pub read_bytes: Option<Arc<AtomicU64>>,
 }
 
 impl Default for InputOptions {
@@ -75,6 +77,7 @@ impl Default for InputOptions {
             read_ahead: false,
             viewed_bytes_min: 4 << 20,
             stop: None,
+            read_bytes: None,
         }
     }
 }
@@ -217,6 +220,9 @@ pub(crate) struct Source {
     described: usize,
     /// Whether it comes as another program writes it.
     is_live: bool,
+    /// Its length, of a regular file that is not compressed.
+    plain_bytes: Option<u64>,
+    read_bytes: Option<Arc<AtomicU64>>,
 }
 
 impl Source {
@@ -252,6 +258,10 @@ impl Source {
         // A user who interrupts a pipe must not have to wait for a thread, nor its packets for a full buffer.
         let read_ahead = options.read_ahead && !is_live && path.as_os_str() != "-";
         let bytes = options.window_bytes;
+        let plain_bytes = match &opened {
+            Opened::Plain(file) => file.metadata().ok().map(|about| about.len()),
+            Opened::Stream { .. } => None,
+        };
         let window = match opened {
             Opened::Plain(file) => {
                 Window::of_file(file, bytes, read_ahead, options.viewed_bytes_min)
@@ -270,12 +280,19 @@ impl Source {
             finished: false,
             described: 0,
             is_live,
+            plain_bytes,
+            read_bytes: options.read_bytes.clone(),
         })
     }
 
     /// Whether it comes as another program writes it: by a pipe, a socket or a device.
     pub(crate) fn is_live(&self) -> bool {
         self.is_live
+    }
+
+    /// Its length, of a regular file that is not compressed.
+    pub(crate) fn plain_bytes(&self) -> Option<u64> {
+        self.plain_bytes
     }
 
     pub(crate) fn queue(&self) -> &[Descriptor] {
@@ -418,7 +435,11 @@ impl Source {
         let is_dense = self.window.position() / CLOSE_BYTES < self.described;
         let fetched = self.fetch_from(bytes, is_dense);
         self.described = 0;
-        self.notes.base.offset = self.window.base();
+        let before = std::mem::replace(&mut self.notes.base.offset, self.window.base());
+        if let Some(count) = &self.read_bytes {
+            let more = self.notes.base.offset.saturating_sub(before);
+            count.fetch_add(more, Ordering::Relaxed);
+        }
         match fetched {
             Ok(Fetched::Enough) => {
                 if self.window.is_cold() && !is_dense {

@@ -3,6 +3,9 @@
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
 use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use strata_capture::{CaptureError, Input, InputOptions, Next, WarningKind};
 
@@ -55,6 +58,39 @@ fn made(folder: &tempfile::TempDir) -> (std::path::PathBuf, u64) {
     let bytes = pcap_of(&packets());
     fs::write(&path, &bytes).unwrap();
     (path, bytes.len() as u64)
+}
+
+/// Bytes that are behind are counted, of all files together, and are all of them at the end.
+#[test]
+fn bytes_that_are_read_are_counted() {
+    let folder = tempfile::tempdir().unwrap();
+    let (path, len) = made(&folder);
+    let copy = folder.path().join("copy.pcap");
+    fs::copy(&path, &copy).unwrap();
+    let packed = folder.path().join("packed.pcap.gz");
+    let gzip = Command::new("gzip").arg("-c").arg(&path).output().unwrap();
+    fs::write(&packed, gzip.stdout).unwrap();
+    for (ahead, viewed) in [(false, false), (true, false), (false, true), (true, true)] {
+        let count = Arc::new(AtomicU64::new(0));
+        let mut options = InputOptions::default();
+        options.read_ahead = ahead;
+        options.viewed_bytes_min = if viewed { 0 } else { u64::MAX };
+        options.read_bytes = Some(Arc::clone(&count));
+        let mut input = Input::open(&[path.clone(), copy.clone()], &options).unwrap();
+        assert_eq!(input.plain_bytes(), Some(2 * len));
+        to_first_packets(&mut input);
+        let first = count.load(Ordering::Relaxed);
+        assert!(first < len, "{first} of {len} are behind the first packets");
+        let (_, _, error) = rest(&mut input);
+        assert!(error.is_none(), "{error:?}");
+        assert_eq!(count.load(Ordering::Relaxed), 2 * len, "{ahead} {viewed}");
+        let input = Input::open(&[path.clone(), packed.clone()], &options).unwrap();
+        assert_eq!(
+            input.plain_bytes(),
+            None,
+            "the length of what is packed is not known"
+        );
+    }
 }
 
 /// As tcpdump does while it writes: what comes later is read too, of a record that was cut as well.
