@@ -45,7 +45,7 @@ pub use beside::compacting::{
     CompactError, CompactPlan, CompactSpec, CompactStep, Compacting, NotOpen, TakeStep, compact_log,
 };
 pub use error::RecordError;
-pub use notice::EveCounts;
+pub use notice::{EveCounts, NO_PACKET_AFTER_ALERT};
 pub use outcome::RecordOutcome;
 pub use record::check;
 pub use recorded::{RecordCounts, Recorded};

@@ -66,8 +66,8 @@ pub(crate) enum RecordNotice {
     Relay(String),
     /// A line of `--eve` is not an event; reported once per stream.
     NotEve(String),
-    /// What was read of `--eve`, all in all.
-    Eve(EveCounts),
+    /// What was read of `--eve`, all in all, the flows with an alert, and those of them of which packets were seen.
+    Eve(EveCounts, (u64, u64)),
     /// Packets of TCP and UDP by what is known of their processes; sockets and connections that were forgotten.
     Processes(ProcessCounts, u64),
     /// The model's drift cannot be written: the disk is full.
@@ -117,7 +117,7 @@ impl RecordNotice {
             Self::Exporting { .. } => "exporting",
             Self::Relay(_) => "relay",
             Self::NotEve(_) => "not-eve",
-            Self::Eve(_) => "eve",
+            Self::Eve(..) => "eve",
             Self::Processes(..) => "processes",
             Self::DriftNotWritten(..) => "drift-not-written",
         }
@@ -158,6 +158,10 @@ impl From<RecordNotice> for Notice {
         }
     }
 }
+
+/// After a number of flows with an alert: what is known of them.
+pub const NO_PACKET_AFTER_ALERT: &str = "without a packet from the alert on: they had ended before it, unless Suricata \
+                                         sees other traffic (--look-back keeps earlier packets)";
 
 const AFTER_COPY: &str = "the capture filter runs after packets are copied";
 const RING_EACH: &str = "each interface has its own ring, which takes more memory: a shared ring \
@@ -237,7 +241,18 @@ impl fmt::Display for RecordNotice {
             Self::NotEve(problem) => {
                 write!(f, "--eve: a line is not an event of Suricata: {problem}")
             }
-            Self::Eve(counts) => write!(f, "--eve: {counts}"),
+            Self::Eve(counts, (flows, matched)) => {
+                let of = count_of(*flows, "flow");
+                write!(
+                    f,
+                    "--eve: {counts}; {of} with an alert, {} of them seen here",
+                    grouped(*matched)
+                )?;
+                match flows.saturating_sub(*matched) {
+                    0 => Ok(()),
+                    missed => write!(f, ", {} {NO_PACKET_AFTER_ALERT}", grouped(missed)),
+                }
+            }
             Self::Processes(ProcessCounts { known, unknown }, forgotten) => write!(
                 f,
                 "--processes: {} packets have a process, {} packets of TCP and UDP have none; {} sockets and connections \
@@ -270,4 +285,25 @@ fn decided(f: &mut fmt::Formatter<'_>, way: &Way) -> fmt::Result {
         ),
     }?;
     f.write_str(" (by --exclusive=auto)")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn flows_that_had_ended_before_their_alert_are_counted() {
+        let counts = EveCounts {
+            lines: 150,
+            alerts: 120,
+            invalid: 1,
+            rotations: 0,
+        };
+        let said = |flows| RecordNotice::Eve(counts, flows).to_string();
+        let some = said((35, 33));
+        let expected = "120 of them alerts and 1 not events of Suricata; 0 rotations; 35 flows with an \
+                        alert, 33 of them seen here, 2 without a packet from the alert on";
+        assert!(some.contains(expected), "{some}");
+        assert!(said((1, 1)).ends_with("; 1 flow with an alert, 1 of them seen here"));
+    }
 }

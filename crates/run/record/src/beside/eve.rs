@@ -92,6 +92,7 @@ impl EveSource {
         let (stopped, tell) = (Arc::clone(&stop), Arc::clone(tell));
         let read = Arc::new(Mutex::new(counts));
         let known = Arc::clone(&read);
+        let raised = Arc::clone(alerts);
         let work = move || {
             strata_role::sandbox::thread(Role::Files);
             while !stopped.load(Ordering::Relaxed) {
@@ -99,7 +100,7 @@ impl EveSource {
                 look(&mut counts);
                 *known.lock().unwrap_or_else(PoisonError::into_inner) = counts;
             }
-            tell(&RecordNotice::Eve(counts).into());
+            tell(&RecordNotice::Eve(counts, raised.flows()).into());
         };
         let thread = thread::Builder::new().name("strata-eve".into()).spawn(work);
         Ok(EveReader {
