@@ -170,6 +170,15 @@ pub struct Sender {
     dropped_before: Option<u64>,
 }
 
+/// Bytes of the longest frame that an interface sends: its MTU, with the Ethernet header and a VLAN tag.
+///
+/// # Errors
+/// [`SendError::System`] if there is no such interface.
+pub fn frame_max_of(interface: &str) -> Result<usize, SendError> {
+    let mtu = asked::mtu(interface).map_err(system(interface, "SIOCGIFMTU"))?;
+    Ok(mtu as usize + 18)
+}
+
 /// Longer waits sleep, shorter ones spin: a sleep wakes up this much too late.
 const SLEEP_LATE_NS: u64 = 150_000;
 
@@ -192,9 +201,7 @@ impl Sender {
     ) -> Result<Self, SendError> {
         let system = |call| system(interface, call);
         let (socket, ifindex) = opened(interface)?;
-        let mtu = asked::mtu(interface).map_err(system("SIOCGIFMTU"))?;
-        // Ethernet header and a VLAN tag.
-        let interface_max = mtu as usize + 18;
+        let interface_max = frame_max_of(interface)?;
         if frame_max > interface_max {
             return Err(SendError::TooLong {
                 interface: interface.to_owned(),

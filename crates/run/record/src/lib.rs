@@ -54,7 +54,7 @@ pub use sandbox::socket_opener;
 pub use sending::{GenerateSpec, Pace, ReplaySpec, SendOutcome, generate, replay};
 pub use setup::destination::Closed;
 pub use setup::log_dir::log_directory;
-pub use setup::memory::{machine_bytes, room_for};
+pub use setup::memory::{machine_bytes, room_for, usable_bytes};
 pub use spec::{
     DestinationSpec, DetailSpec, InputSpec, InterfaceSpec, LogSpec, ModelSpec, RecordSpec,
     SandboxSpec, ShadowSpec, Shed, SteeringSpec, StreamSpec, TriggerSpec,

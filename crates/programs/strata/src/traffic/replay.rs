@@ -23,7 +23,11 @@ Examples:
   strata replay -i veth0 -r trace.pcap --mbps 9000 --loop 100
   strata replay -i veth0 -r trace.pcap --topspeed --duration 20
 
-Addresses are not changed: replay only into your own network.")]
+Addresses are not changed: replay only into your own network.
+
+A part of the file is in memory at a time: with --loop or --duration at most 3 GB, else 1 GB, and
+less where this machine, its control group or ulimit has little memory. A longer file is read part
+by part, and nothing is sent while a part is read; one that fits is read once.")]
 pub(crate) struct Args {
     /// Send from this interface.
     #[arg(short = 'i', long, visible_alias = "intf1", value_name = "NAME")]
@@ -104,6 +108,7 @@ impl Args {
             },
             limit: self.limit,
             duration: sending::duration(self.duration)?,
+            usable_bytes: strata_record::usable_bytes(),
             keep: self.sandbox.is_on().then(|| to_read(&self.read)),
         })
     }

@@ -9,8 +9,8 @@ use rustix::thread::CapabilitySet;
 use strata_capture::{Input, InputOptions, Next};
 use strata_role::require;
 use strata_role::sandbox::drop_the_rest;
-use strata_send::{Method, Run, Sender};
-use strata_wire::{LinkType, Meta};
+use strata_send::{Method, Run, Sender, frame_max_of};
+use strata_wire::{LinkType, Meta, exact};
 
 use super::{NO_LIMIT, SendOutcome, Sending};
 use crate::error::Result;
@@ -32,6 +32,8 @@ pub struct ReplaySpec {
     pub limit: Option<u64>,
     /// Stop after this time.
     pub duration: Option<Duration>,
+    /// Memory that this process can have ([`usable_bytes`](crate::usable_bytes)), of which a part is taken.
+    pub usable_bytes: u64,
     /// What is kept of capabilities once the interface is open; `None` for all of them. The process is
     /// confined before ([`sandbox::confine`](strata_role::sandbox::confine)), since files are read first.
     pub keep: Option<CapabilitySet>,
@@ -156,24 +158,57 @@ impl Frames {
     }
 }
 
-/// Bytes of frames read before sending. A trace that fits is read once.
-const CHUNK_BYTES: usize = 1 << 30;
-/// Frames read before sending: each takes a slot of the longest one's length.
-const CHUNK_FRAMES: usize = 1 << 20;
-/// Maximum bytes of all slots.
-const SLOTS_BYTES: usize = 2 << 30;
+/// How much of a trace is in memory at once. One that fits is read once, and what is sent again is sent from
+/// memory; of a longer one, a part is read while nothing is sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Bounds {
+    /// Bytes of frames read before sending, and frames: each takes a slot of the longest one's length.
+    chunk_bytes: usize,
+    chunk_frames: usize,
+    /// Bytes of all slots.
+    slots_bytes: usize,
+}
+
+/// The bounds where there is memory enough.
+const MOST: Bounds = Bounds {
+    chunk_bytes: 1 << 30,
+    chunk_frames: 1 << 20,
+    slots_bytes: 2 << 30,
+};
+/// Of a trace that is sent once, nothing is sent again from memory.
+const MOST_ONCE: usize = 256 << 20;
+/// Where less memory is usable, parts are smaller, but not than this.
+const LEAST: usize = 1 << 20;
+
+impl Bounds {
+    /// `usable`: bytes that this process can have. A quarter of it is for what is read, which takes up to twice
+    /// its length while it grows; a quarter for slots, a quarter is left to the rest.
+    fn within(usable: u64, is_once: bool) -> Self {
+        let most_once = if is_once { MOST_ONCE } else { usize::MAX };
+        let share = exact::<usize>((usable / 8).min(MOST.slots_bytes as u64));
+        let share = share.clamp(LEAST, most_once);
+        let chunk_bytes = share.min(MOST.chunk_bytes);
+        Self {
+            chunk_bytes,
+            chunk_frames: MOST.chunk_frames.min(chunk_bytes / 64),
+            slots_bytes: share.saturating_mul(2).min(MOST.slots_bytes),
+        }
+    }
+}
 
 /// A file read in parts.
 struct Trace {
     input: Input,
+    bounds: Bounds,
     schedule: Schedule,
     cut: u64,
     ended: bool,
 }
 
 impl Trace {
-    fn open(spec: &ReplaySpec) -> Result<Self> {
+    fn open(spec: &ReplaySpec, bounds: Bounds) -> Result<Self> {
         Ok(Self {
+            bounds,
             input: Input::open(&spec.files, &InputOptions::default())?,
             schedule: Schedule::of(spec.pace),
             cut: 0,
@@ -184,7 +219,8 @@ impl Trace {
     /// Reads the next part.
     fn read(&mut self, frames: &mut Frames) -> Result<()> {
         frames.clear();
-        while frames.bytes.len() < CHUNK_BYTES && frames.index.len() < CHUNK_FRAMES {
+        let bounds = self.bounds;
+        while frames.bytes.len() < bounds.chunk_bytes && frames.index.len() < bounds.chunk_frames {
             match self.input.advance()? {
                 Next::End => {
                     self.ended = true;
@@ -283,7 +319,7 @@ impl Replay {
             }
             self.base_ns += trace.pass_ns(frames);
             let cut = trace.cut;
-            *trace = Trace::open(spec)?;
+            *trace = Trace::open(spec, trace.bounds)?;
             trace.read(frames)?;
             trace.cut = trace.cut.max(cut);
         }
@@ -301,19 +337,25 @@ impl Replay {
 ///
 /// If a file cannot be read, or frames cannot be sent.
 pub fn replay(spec: &ReplaySpec, stop: Arc<AtomicBool>) -> Result<SendOutcome> {
-    let mut trace = Trace::open(spec)?;
+    let is_once = spec.times == Some(1) && spec.duration.is_none();
+    let bounds = Bounds::within(spec.usable_bytes, is_once);
+    let mut trace = Trace::open(spec, bounds)?;
     let mut frames = Frames::default();
     trace.read(&mut frames)?;
     require(!frames.index.is_empty(), || {
         String::from("the input has no packets")
     })?;
     // Later frames may be longer than those read so far.
-    let frame_max = if trace.ended {
-        frames.longest
-    } else {
-        frames.longest.max(1518)
+    let frame_max = match (trace.ended, spec.method) {
+        (true, _) => frames.longest,
+        // Those are of a page at most, however long the interface sends them.
+        (false, Some(Method::LiveFrames)) => frames.longest.max(1518),
+        (false, _) => frames.longest.max(frame_max_of(&spec.interface)?),
     };
-    let slots = frames.index.len().min(SLOTS_BYTES / frame_max.max(1));
+    let slots = frames
+        .index
+        .len()
+        .min(bounds.slots_bytes / frame_max.max(1));
     let stays = trace.ended && slots == frames.index.len();
     let mut sender = Sender::open(
         &spec.interface,
@@ -348,6 +390,22 @@ pub fn replay(spec: &ReplaySpec, stop: Arc<AtomicBool>) -> Result<SendOutcome> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_trace_takes_a_part_of_the_memory_and_never_more_than_a_bound() {
+        assert_eq!(Bounds::within(1 << 40, false), MOST);
+        let once = Bounds::within(1 << 40, true);
+        assert_eq!(
+            (once.chunk_bytes, once.slots_bytes),
+            (MOST_ONCE, 2 * MOST_ONCE)
+        );
+        for is_once in [false, true] {
+            let small = Bounds::within(160 << 20, is_once);
+            assert_eq!((small.chunk_bytes, small.slots_bytes), (20 << 20, 40 << 20));
+            let least = Bounds::within(0, is_once);
+            assert_eq!((least.chunk_bytes, least.slots_bytes), (LEAST, 2 * LEAST));
+        }
+    }
 
     #[test]
     fn the_tail_is_what_all_frames_end_with() {

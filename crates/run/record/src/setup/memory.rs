@@ -6,6 +6,7 @@ use std::path::{Component, Path, PathBuf};
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::thread;
 
+use rustix::process::{Resource, getrlimit};
 use rustix::system::sysinfo;
 use strata_classify::Model;
 use strata_pipeline::Prepares;
@@ -35,6 +36,13 @@ pub fn machine_bytes() -> u64 {
         .ok()
         .and_then(|groups| limit(&groups, Path::new("/sys/fs/cgroup")));
     limit.map_or(all, |limit| limit.min(all))
+}
+
+/// The same, or what this process may have, if that is less (`ulimit -v`, `ulimit -d`).
+#[must_use]
+pub fn usable_bytes() -> u64 {
+    let own = [Resource::As, Resource::Data].map(|which| getrlimit(which).current);
+    own.into_iter().flatten().fold(machine_bytes(), u64::min)
 }
 
 /// Fails if this process cannot get this amount of memory (`ulimit -v`, or what the system still gives),

@@ -236,6 +236,62 @@ fn a_tagged_frame_is_the_same_each_time() {
     assert!(received.iter().all(|other| *other == frame));
 }
 
+/// A capture that does not fit into the memory that the process may have is sent in parts, and all of it.
+#[test]
+fn a_capture_larger_than_the_memory_is_sent_in_parts() {
+    const FRAMES: u32 = 60_000;
+    const LEN: u32 = 1_400;
+    let Some(namespace) = Namespace::new("memory") else {
+        return;
+    };
+    let directory = tempfile::tempdir().unwrap();
+    let trace = directory.path().join("trace.pcap");
+    let header = [0xa1b2_c3d4, 0x0004_0002, 0, 0, 65_535, 1].map(u32::to_le_bytes);
+    let mut bytes = header.concat();
+    let mut frame = vec![0; LEN as usize];
+    // An EtherType for experiments, to nobody: no protocol of the receiving end looks at it.
+    frame[12..14].copy_from_slice(&[0x88, 0xb5]);
+    for number in 0..FRAMES {
+        let record = [number / 1_000_000, number % 1_000_000, LEN, LEN];
+        bytes.extend(record.map(u32::to_le_bytes).concat());
+        frame[14..18].copy_from_slice(&number.to_be_bytes());
+        bytes.extend_from_slice(&frame);
+    }
+    std::fs::write(&trace, bytes).unwrap();
+    let counted = |interface: &str, name: &str| {
+        let file = format!("/sys/class/net/{interface}/statistics/{name}");
+        let output = namespace.command("cat", &[&file]).output().unwrap();
+        let text = String::from_utf8(output.stdout).unwrap();
+        text.trim().parse::<u64>().unwrap()
+    };
+    let ended = || counted(RECEIVING, "rx_packets") + counted(SENDING, "tx_dropped");
+    let before = ended();
+    // Less than the capture: 84 MB.
+    let said = namespace.run(
+        "prlimit",
+        &[
+            "--data=67108864",
+            STRATA,
+            "replay",
+            "-i",
+            SENDING,
+            "-r",
+            trace.to_str().unwrap(),
+            "--topspeed",
+            "--loop",
+            "2",
+            "--method",
+            "sendmmsg",
+        ],
+    );
+    assert!(
+        said.contains("120,000 packets (168,000,000 bytes)"),
+        "{said}"
+    );
+    // Those that the receiving end's queue did not take are counted, too.
+    assert_eq!(ended() - before, u64::from(2 * FRAMES), "{said}");
+}
+
 #[test]
 fn generated_traffic_is_sent_at_its_rate_until_the_time_is_over() {
     let Some(namespace) = Namespace::new("generate") else {
