@@ -4,6 +4,7 @@ mod dedup;
 mod interfaces;
 mod log;
 mod page;
+pub(crate) mod shortage;
 mod show;
 mod steering;
 mod triggers;
@@ -110,18 +111,21 @@ pub(crate) struct DataPathArgs {
     shadow: Option<PathBuf>,
 
     /// Set the logging mode: default, log-all, log-partial, log-sampled, log-minimum, or a mode of
-    /// the configuration file. If given more than once, the mode that keeps the most decides for
+    /// the configuration file.
+    ///
+    /// If given more than once, the mode that keeps the most decides for
     /// each packet. By default, the mode that the configuration file sets, else `default`.
     #[arg(long, value_name = "NAME", env = "STRATA_MODE", value_delimiter = ',',
         help_heading = CLASSIFICATION)]
     mode: Vec<String>,
 
     /// Limit the payload that is kept: to a share of all payload, as in 10%; to a rate by packet
-    /// timestamps, as in 50MB/s or 20GB/day; or none, for no limit but that of the mode. Short
-    /// flows and the start of long flows are kept first. Payload that policies, alerts and
+    /// timestamps, as in 50MB/s or 20GB/day; or none, for no limit but that of the mode. By default
+    /// 10% with the built-in model, none with --model.
+    ///
+    /// With 0%, no payload is kept beyond headers. Short flows and the start of long flows are kept first. Payload that policies, alerts and
     /// --first-bytes keep is outside the budget. The budget applies in modes that keep some classes
-    /// in more detail than others. By default, the value in the configuration file, else 10% with
-    /// the built-in model and none with --model.
+    /// in more detail than others. The value in the configuration file replaces the default.
     #[arg(long, value_name = "BUDGET", env = "STRATA_DETAIL", help_heading = CLASSIFICATION)]
     detail: Option<String>,
 
@@ -388,7 +392,13 @@ fn run_with(
             }
         }
         let counts = handle.running().counts();
-        progress.set(counts.ledger.seen.packets);
+        match counts.read {
+            Some((read, all)) => {
+                progress.expect_bytes(all);
+                progress.set(read);
+            }
+            None => progress.set(counts.ledger.seen.packets),
+        }
         if signals.take_report() {
             match args.quiet.is_quiet() {
                 // Asked for by the signal.

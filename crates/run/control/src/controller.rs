@@ -6,6 +6,7 @@ mod board;
 mod events;
 mod exports;
 mod inner;
+mod lowered;
 mod models;
 mod observed;
 mod policies;
@@ -21,19 +22,20 @@ use std::time::{Duration, Instant};
 use strata_classify::Model;
 use strata_policy::{BudgetError, DetailBudget, ModeError, Steering};
 use strata_rules::PolicyError;
-use strata_wire::{Counters, exact};
+use strata_wire::Counters;
 
 pub use board::CollectorBoard;
 pub use events::Event;
 use events::Events;
 pub use exports::ExportTimes;
 use inner::{Asked, Inner, Rate, Sampling, Ways};
+use lowered::Lowered;
 pub use observed::{DriftWindow, Fast, NetworkObserved, Observed};
 pub use policies::MATCH_BYTES_MAX;
 pub use settings::Settings;
 use timed::{TIMED_MAX, Timed};
 
-use crate::elastic::{Degradation, ElasticState, Resource, Sensed, Step, follow, plan};
+use crate::elastic::{Degradation, ElasticState, Resource, Sensed};
 use crate::queries::vectors::Subscribers;
 use crate::queries::{Queries, QueryRefused, QueryStatus};
 use crate::request::QueryRequest;
@@ -211,6 +213,7 @@ impl Controller {
             relay_why: String::new(),
             cpu: None,
             shed: None,
+            lowered: Lowered::default(),
             sampling: Sampling::No,
             sensed: Sensed::default(),
             observed: Observed::default(),
@@ -443,32 +446,6 @@ impl Controller {
         if let Some(taken) = self.answer(&mut inner, now) {
             self.publish(&mut inner, taken);
         }
-    }
-
-    /// Answers shortages; if the mode changes, returns when the reading that led to it was taken.
-    fn answer(&self, inner: &mut Inner, now: Instant) -> Option<Instant> {
-        let options = &inner.asked.elastic()?;
-        let before = inner.state.clone();
-        let (state, steps) = plan(&before, &inner.sensed, options);
-        let since = now.saturating_duration_since(inner.started);
-        let now_ns = exact::<u64>(since.as_nanos());
-        inner.state = follow(&state, inner.asked_by_relay(), options, now_ns);
-        if inner.state.degradation() == before.degradation() {
-            return None;
-        }
-        let what = inner.described(&self.model);
-        let mut why: Vec<String> = steps.iter().map(Step::to_string).collect();
-        let (asked, asked_before) = (inner.state.asked(), before.asked());
-        if asked != asked_before {
-            why.push(if asked == asked.and(asked_before) {
-                format!("requested by the relay: {}", inner.relay_why)
-            } else {
-                String::from("the relay no longer requests less")
-            });
-        }
-        inner.events.alert(what, &why.join("; "));
-        let first = steps.iter().map(|step| step.sensed.taken_ns).min();
-        Some(first.map_or(now, |first| inner.started + Duration::from_nanos(first)))
     }
 
     /// Accepts what the relay asks a worker's link to give up; nothing, once it asks for nothing

@@ -73,6 +73,25 @@ impl Resource {
         }
     }
 
+    /// What a user can do so that it does not run short, with names of options and of keys in `[elastic]`.
+    #[must_use]
+    pub fn prevention(self) -> &'static str {
+        match self {
+            Self::DiskSpace => {
+                "free disk space, or let the recording do so: --disk-limit or remove_percent"
+            }
+            Self::Blocks | Self::DiskRate => {
+                "keep less (--detail, --mode, a filter) or write to a faster disk"
+            }
+            Self::Ring | Self::RingFill => {
+                "use longer rings (-B) or more CPUs (--cores), or a filter"
+            }
+            Self::Cpu => "use more CPUs (--cores) or a filter, or raise cpu_percent",
+            Self::Rdma => "use a path to the relay that loses fewer messages",
+            Self::Bandwidth => "keep less (--detail, --mode, a filter) or raise bandwidth_mbps",
+        }
+    }
+
     /// Its steps of degradation.
     fn ladder(self) -> &'static [Degradation] {
         match self {

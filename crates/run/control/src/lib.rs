@@ -48,7 +48,7 @@ pub use request::{
 pub use status::{
     ChangeStatus, ClassStatus, CollectorStatus, CompactionStatus, CpuStatus, DetailStatus,
     DriftStatus, EveStatus, ExportStatus, ExportedSession, FeatureDrift, FlowTableStatus,
-    FlowsStatus, InterfaceStatus, LostStatus, ModelsStatus, PacketStatus, PolicyOrigin,
-    PolicyStatus, ReceiveStatus, RefusedStatus, ReportStatus, ResourceStatus, SenderStatus,
-    ShadowClassStatus, ShadowStatus, ShedStatus, ShortStatus, Status, VectorStatus,
+    FlowsStatus, InterfaceStatus, LostStatus, LoweredStatus, ModelsStatus, PacketStatus,
+    PolicyOrigin, PolicyStatus, ReceiveStatus, RefusedStatus, ReportStatus, ResourceStatus,
+    SenderStatus, ShadowClassStatus, ShadowStatus, ShedStatus, ShortStatus, Status, VectorStatus,
 };

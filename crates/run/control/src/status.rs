@@ -8,9 +8,11 @@ use strata_wire::{Counters, DropReason, Ledger};
 use utoipa::ToSchema;
 
 mod collector;
+mod lowered;
 mod sent;
 
 pub use collector::{CollectorStatus, RefusedStatus, SenderStatus};
+pub use lowered::LoweredStatus;
 pub use sent::{ExportStatus, ExportedSession, FlowsStatus, ReportStatus};
 
 /// The status of a recording.
@@ -66,6 +68,9 @@ pub struct Status {
     /// Payload given up so that fewer packets are lost (`--shed`); none without eBPF.
     #[serde(default)]
     pub shed: Option<ShedStatus>,
+    /// What a shortage lowered, if it ever did.
+    #[serde(default)]
+    pub lowered: Option<LoweredStatus>,
     /// How fast changes are.
     pub changes: ChangeStatus,
     /// Recent maximum time that packets wait in the kernel's ring for their worker: a change

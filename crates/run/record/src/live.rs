@@ -477,9 +477,10 @@ impl Supervisor {
             if let (true, Some(alerts)) = (journal::happened(&event), &self.alerts) {
                 alerts.send(&event);
             }
+            let line = journal::dated(&event);
             let notice = Notice::from(RecordNotice::Event(event));
             (self.setup.tell)(&notice);
-            self.told.push(notice.text);
+            self.told.push(line);
         }
     }
 }

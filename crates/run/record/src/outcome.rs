@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use strata_classify::{Drift, DriftReport};
-use strata_control::{ExportStatus, FlowsStatus, ReportStatus};
+use strata_control::{ExportStatus, FlowsStatus, LoweredStatus, ReportStatus, ShedStatus};
 use strata_pipeline::Worker;
 use strata_policy::WorkerCounts;
 use strata_processes::ProcessCounts;
@@ -27,6 +27,10 @@ pub struct RecordOutcome {
     pub classes: Vec<String>,
     /// How well the model fits the traffic, if its file says what it was trained on.
     pub drift: Option<DriftReport>,
+    /// What shortages lowered, if they ever did, and how it ended.
+    pub lowered: Option<LoweredStatus>,
+    /// Payload given up so that fewer packets are lost; `None` where that is not possible.
+    pub shed: Option<ShedStatus>,
     /// How long it took.
     pub took: Duration,
     /// What was reported to a telemetry collector, if one was named.
@@ -150,6 +154,8 @@ pub(crate) fn finish(
         counts,
         classes: setup.spec.model.model.class_names(),
         drift,
+        lowered: setup.controller.lowered(),
+        shed: setup.controller.shed(),
         took: started.elapsed(),
         reports: setup.controller.reports(),
         flows: setup.controller.flows(),

@@ -3,10 +3,12 @@
 mod collecting;
 mod sent;
 
+use crate::record::shortage;
 use strata_control::{
     ChangeStatus, CpuStatus, DetailStatus, DriftStatus, Event, FlowTableStatus, PacketStatus,
     PolicyOrigin, PolicyStatus, ReceiveStatus, ResourceStatus, ShedStatus, Status,
 };
+use strata_record::NO_PACKET_AFTER_ALERT;
 use strata_terminal::listing::{ColumnForm, Reader, Row, listing, row, word};
 use strata_terminal::shadow::shadow;
 use strata_terminal::text::{count_of, percent};
@@ -68,6 +70,8 @@ pub(super) fn status(status: &Status, events: &[Event], reader: Reader) -> Strin
     rows.extend(status.receive.iter().map(receive));
     rows.extend(status.cpu.as_ref().map(cpu));
     rows.extend(status.shed.as_ref().and_then(shed));
+    let lowered = status.lowered.as_ref().map(shortage::lowered);
+    rows.extend(lowered.map(|text| row("lowered", text)));
     rows.extend(changes(&status.changes));
     rows.extend(latest(events));
     head + &listing(reader, [ColumnForm::words(8), ColumnForm::words(0)], rows)
@@ -222,9 +226,13 @@ fn arrivals(status: &Status) -> impl Iterator<Item = Row> {
     let alerted = status.eve.map(|eve| {
         let alerts = count_of(eve.alerts, "alert");
         let (flows, matched) = (count_of(eve.flows, "flow"), grouped(eve.matched));
+        let missed = match eve.flows.saturating_sub(eve.matched) {
+            0 => String::new(),
+            missed => format!(", {} {NO_PACKET_AFTER_ALERT}", grouped(missed)),
+        };
         row(
             "eve",
-            format!("{alerts} on {flows}, {matched} of them seen here"),
+            format!("{alerts} on {flows}, {matched} of them seen here{missed}"),
         )
     });
     let asked = asked.into_iter().chain(installed).chain(sent::rows(status));
@@ -306,23 +314,7 @@ fn cpu(cpu: &CpuStatus) -> Row {
 }
 
 fn shed(shed: &ShedStatus) -> Option<Row> {
-    let times = match shed.times {
-        0 => return None,
-        1 => String::from("once"),
-        times => format!("{} times", grouped(times)),
-    };
-    let now = match shed.now {
-        true => format!(
-            "now: at most {} bytes of each packet are captured; ",
-            shed.bytes
-        ),
-        false => String::new(),
-    };
-    let text = format!(
-        "{now}given up {times}, for {:.1} s in all, because packets were lost",
-        shed.seconds
-    );
-    Some(row("payload", text))
+    shortage::shed(shed).map(|text| row("payload", text))
 }
 
 fn changes(changes: &ChangeStatus) -> Option<Row> {
@@ -397,6 +389,10 @@ mod tests {
     use super::*;
 
     const EVE: &str = r#"{"lines":150,"alerts":120,"invalid":1,"flows":35,"matched":33}"#;
+
+    const LOWERED: &str = r#"{"now":true,"times":3,"seconds":95.25,"at":"2026-01-31T13:04:00Z",
+        "from":"mode default, detail 10%","to":"mode log-minimum, detail 1.25%",
+        "why":"ring_fill is short: 60 % in use","prevent":"use longer rings (-B)"}"#;
 
     fn ended(result: &str, reason: &str, packets: u64) -> PacketStatus {
         PacketStatus {
@@ -485,6 +481,7 @@ mod tests {
                 seconds: 12.34,
                 bytes: 256,
             }),
+            lowered: serde_json::from_str(LOWERED).unwrap(),
             cpu: Some(CpuStatus {
                 budget: 0.5,
                 used: 0.25,
@@ -524,13 +521,14 @@ mirrored sent: 5
 eth0     12,348 packets received, 1 dropped by kernel
 eth0     AF_PACKET; exclusive capture: no: has address 192.0.2.1/24
 lost     device (rx_missed_errors): 6 packets; make the receive ring of the network interface longer
-eve      120 alerts on 35 flows, 33 of them seen here
+eve      120 alerts on 35 flows, 33 of them seen here, 2 without a packet from the alert on: they had ended before it, unless Suricata sees other traffic (--look-back keeps earlier packets)
 flows    table of 134.2 MB, 1.20 % of packets without an entry; 2 growths refused by the system
 resource disk: 95 %, short: mode degraded by 2 steps
 receive  CPU 0: 95 % of its time in the kernel's receive work (softirq), 1 % idle; 812,345 packets/s; the kernel is the limit, not Strata: spread interrupts over more CPUs
 receive  CPU 12: 5 % of its time in the kernel's receive work (softirq), 90 % idle
 cpu      25.0 % of a core, budget 50.0 %; 100.0 % of flows are captured
 payload  now: at most 256 bytes of each packet are captured; given up 2 times, for 12.3 s in all, because packets were lost
+lowered  now: mode log-minimum, detail 1.25% instead of mode default, detail 10%, since 2026-01-31T13:04:00Z (ring_fill is short: 60 % in use); lowered 3 times, for 95.2 s in all; to prevent it: use longer rings (-B)
 changes  2, from request to packet 1.50 ms (median), 3.00 ms (p99)
 event    2026-01-31T13:05:00Z event 2 (by uid 0)
 event    2026-01-31T13:05:00Z event 3 (by uid 0)

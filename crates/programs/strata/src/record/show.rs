@@ -10,6 +10,8 @@ use strata_terminal::output::standard;
 use strata_terminal::text;
 use strata_wire::{Printable, grouped, human_bytes};
 
+use super::shortage;
+
 /// What USR1 prints.
 pub(super) fn counts(counts: &RecordCounts) -> String {
     let mut text = format!("after {:.0} s\n", counts.elapsed.as_secs_f64());
@@ -40,6 +42,12 @@ pub(super) fn outcome(outcome: &RecordOutcome) -> Result<()> {
         None => writeln!(out)?,
     }
     writeln!(out, "{ledger}")?;
+    if let Some(lowered) = &outcome.lowered {
+        writeln!(out, "lowered: {}", shortage::lowered(lowered))?;
+    }
+    if let Some(shed) = outcome.shed.as_ref().and_then(shortage::shed) {
+        writeln!(out, "payload: {shed} (--shed packets keeps it)")?;
+    }
     if let Some(reports) = &outcome.reports {
         writeln!(
             out,

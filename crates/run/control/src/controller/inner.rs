@@ -10,6 +10,7 @@ use strata_rules::{Action, Base, PolicySet};
 use strata_wire::{Counters, DropReason, Keep, Ledger, exact};
 
 use super::events::Events;
+use super::lowered::Lowered;
 use super::timed::Timed;
 use super::{ControlError, DriftWindow, Fast, Observed};
 use crate::config::{ExportPlan, OnDrift};
@@ -218,6 +219,8 @@ pub(super) struct Inner {
     pub(super) relay_why: String,
     pub(super) cpu: Option<CpuStatus>,
     pub(super) shed: Option<ShedStatus>,
+    /// What shortages have lowered.
+    pub(super) lowered: Lowered,
     /// Since when all flows are captured again, once it was reported that they are not.
     pub(super) sampling: Sampling,
     pub(super) sensed: Sensed,
@@ -343,8 +346,13 @@ impl Inner {
 
     /// The active modes and the budget of detail, if it decides anything in them, for events.
     pub(super) fn described(&self, model: &Model) -> String {
-        let modes = format!("mode {}", self.active().join("+"));
-        let plan = self.plan(model).ok();
+        self.described_at(model, self.state.degradation())
+    }
+
+    /// The same for another degradation: for none, what was asked for.
+    pub(super) fn described_at(&self, model: &Model, degradation: Degradation) -> String {
+        let modes = format!("mode {}", self.asked.active(degradation).join("+"));
+        let plan = self.asked.plan(model, &self.policies.set, degradation).ok();
         match plan.as_ref().and_then(Plan::detail) {
             None => modes,
             Some(detail) => format!("{modes}, detail {}", detail.budget),

@@ -5,8 +5,8 @@ use std::time::Instant;
 use super::Controller;
 use crate::elastic::Resource;
 use crate::status::{
-    ChangeStatus, DriftStatus, FlowTableStatus, ResourceStatus, ShadowStatus, Status, VectorStatus,
-    classes, mirrored, of_logged, results,
+    ChangeStatus, DriftStatus, FlowTableStatus, LoweredStatus, ResourceStatus, ShadowStatus,
+    ShedStatus, Status, VectorStatus, classes, mirrored, of_logged, results,
 };
 
 /// Features named of those that differ most from training.
@@ -23,6 +23,18 @@ impl Controller {
     #[must_use]
     pub fn asked_mode(&self) -> String {
         self.lock().asked.modes.join("+")
+    }
+
+    /// What shortages have lowered; none if they never did.
+    #[must_use]
+    pub fn lowered(&self) -> Option<LoweredStatus> {
+        self.lock().lowered.status(Instant::now())
+    }
+
+    /// Payload that was given up; none if it never was looked at.
+    #[must_use]
+    pub fn shed(&self) -> Option<ShedStatus> {
+        self.lock().shed.clone()
     }
 
     /// The status.
@@ -86,6 +98,7 @@ impl Controller {
             resources: resources.to_vec(),
             cpu: inner.cpu.clone(),
             shed: inner.shed.clone(),
+            lowered: inner.lowered.status(now),
             vectors: VectorStatus {
                 installed: self.queries.count(),
                 ..self.subscribers.status()

@@ -87,7 +87,35 @@ fn a_shortage_is_answered_and_taken_back() {
         (events[0].who.as_str(), events[0].is_alert),
         ("strata", true)
     );
-    assert_eq!(events[0].why, "blocks is short: 90 % in use");
+    let said = |at: usize| format!("{}: {}", events[at].what, events[at].why);
+    for what in [
+        "mode log-partial instead of mode default: blocks is short: 90 % in use; since 20",
+        "undone 10 s or more after the shortage",
+        "to prevent it: keep less (--detail",
+        "enabled = false in [elastic]",
+    ] {
+        assert!(said(0).contains(what), "{}", said(0));
+    }
+    let back = said(3);
+    assert!(
+        back.starts_with("mode log-sampled, still instead of mode default: "),
+        "{back}"
+    );
+    let end = &events[5].what;
+    assert!(
+        end.starts_with("mode default again: less was kept since 20"),
+        "{end}"
+    );
+    assert!(end.ends_with(", for 68.9 s"), "{end}");
+    let lowered = controller.lowered().unwrap();
+    assert_eq!((lowered.now, lowered.times), (false, 1));
+    assert!((lowered.seconds - 68.9).abs() < 1e-6, "{lowered:?}");
+    let change = [&*lowered.from, &lowered.to];
+    assert_eq!(change, ["mode default", "mode log-partial"]);
+    assert_eq!(mode_at(100.0, 90), "default");
+    assert_eq!(mode_at(100.5, 90), "log-partial");
+    let lowered = controller.lowered().unwrap();
+    assert_eq!((lowered.now, lowered.times), (true, 2));
 }
 
 /// With a budget of detail, that is what a shortage lowers first; the mode stays.
@@ -123,9 +151,17 @@ fn a_shortage_lowers_the_budget_of_detail_before_the_mode() {
     assert_eq!(at(70.3, 10), "default 1.25%");
     assert_eq!(at(80.4, 10), "default 10%");
     let events = controller.events();
-    assert_eq!(events[0].what, "mode default, detail 1.25%");
-    assert_eq!(events[0].why, "blocks is short: 90 % in use");
-    assert_eq!(events.last().unwrap().what, "mode default, detail 10%");
+    assert_eq!(
+        events[0].what,
+        "mode default, detail 1.25% instead of mode default, detail 10%"
+    );
+    let why = &events[0].why;
+    assert!(
+        why.starts_with("blocks is short: 90 % in use; since "),
+        "{why}"
+    );
+    let end = &events.last().unwrap().what;
+    assert!(end.starts_with("mode default, detail 10% again: "), "{end}");
     // What users change applies at once, in a shortage in part.
     controller
         .set_detail("80MB/s", "api", "a day of it")
@@ -158,10 +194,19 @@ fn a_shortage_changes_a_mode_at_once_if_the_budget_decides_nothing_in_it() {
     };
     assert_eq!(at(1.0, 90), "log-all");
     assert_eq!(at(1.4, 90), "log-partial");
-    assert_eq!(controller.events()[0].what, "mode log-partial, detail 10%");
+    let first = &controller.events()[0].what;
+    assert_eq!(
+        first,
+        "mode log-partial, detail 10% instead of mode log-all"
+    );
     assert_eq!(at(20.0, 10), "log-partial");
     assert_eq!(at(30.1, 10), "log-all");
-    assert_eq!(controller.events().last().unwrap().what, "mode log-all");
+    let events = controller.events();
+    let end = &events.last().unwrap().what;
+    assert!(
+        end.starts_with("mode log-all again: less was kept "),
+        "{end}"
+    );
 }
 
 #[test]

@@ -5,6 +5,16 @@ use std::collections::VecDeque;
 use strata_control::Event;
 use strata_wire::Printable;
 
+/// An event as a line of the log's manifest, which has no times of its own.
+pub(crate) fn dated(event: &Event) -> String {
+    let second = event
+        .at
+        .split_once('.')
+        .map(|(second, _)| format!("{second}Z"));
+    let at = Printable(second.as_ref().unwrap_or(&event.at)).to_string();
+    format!("{at} {}", line(event))
+}
+
 /// An event as a line for the journal. Parts of it may come from a request.
 pub(crate) fn line(event: &Event) -> String {
     let [who, what, why] =

@@ -706,7 +706,7 @@ fn a_disk_limit_of_a_relay_holds_all_the_time() {
     let text = relay.ended_well();
     let largest = largest.get().max(bytes_below(&log));
     assert!(largest > LIMIT / 2 && largest <= LIMIT, "{largest}: {text}");
-    assert!(text.contains("block files and 0 compacted parts"), "{text}");
+    assert!(text.contains(" and 0 compacted parts"), "{text}");
     let verify = Command::new(STRATA).arg("verify").arg(&log).output();
     assert!(verify.unwrap().status.success());
 }
@@ -749,12 +749,26 @@ fn a_relays_disk_that_fills_is_answered_by_its_switch() {
     let text = switch.ended_well();
     assert!(text.contains("+ dropped 0 + in_flight 0"), "{text}");
     assert!(
-        text.contains("mode log-sampled, detail 10%: requested by the relay: disk_space is short"),
+        text.contains(
+            "mode log-sampled, detail 10% instead of mode log-all: requested by the relay: \
+             disk_space is short"
+        ),
         "{text}"
     );
     assert!(
-        text.contains("mode log-all: the relay no longer requests less"),
+        text.contains("mode log-all again: less was kept since "),
         "{text}"
+    );
+    assert!(
+        text.contains(": the relay no longer requests less"),
+        "{text}"
+    );
+    let summary = text.lines().find(|line| line.starts_with("lowered: "));
+    let summary = summary.expect(&text);
+    assert!(
+        summary.contains("not now; the latest time mode log-")
+            && summary.contains("to prevent it:"),
+        "{summary}"
     );
     let text = relay.ended_well();
     let asked = "switches have to use mode log-sampled: disk_space is short";

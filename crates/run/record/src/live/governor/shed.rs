@@ -99,7 +99,8 @@ impl Shedder {
         match (was, is_now) {
             (false, true) => Some(format!(
                 "{} lost because CPUs are overloaded: until they are free again, at most \
-                 {CUT_BYTES_MIN} bytes of each packet are captured (see --shed)",
+                 {CUT_BYTES_MIN} bytes of each packet are captured (--shed packets prevents it, but \
+                 then more packets are lost)",
                 count_of(gained, "packet")
             )),
             (true, false) => Some(format!(
