@@ -1,6 +1,7 @@
 //! Retention: whole parts and block files leave the log, as [`plan`] says; of block files that also
 //! hold what policies protect, that is kept, as a part.
 
+pub(crate) mod made;
 pub(crate) mod pieces;
 pub(crate) mod plan;
 
@@ -55,6 +56,8 @@ pub struct Pruned {
     pub packets: u64,
     /// Bytes that this freed.
     pub bytes: u64,
+    /// When the newest of these packets arrived, ns; of a file in part protected, when its newest one did.
+    pub newest_ns: Option<u64>,
     /// Bytes that are left in the log's directory, without files that
     /// [wait for readers](Self::waits_for_readers).
     pub bytes_left: u64,
@@ -268,13 +271,13 @@ impl Pruner<'_> {
     fn tell(&mut self, planned: &PrunePlan) {
         for at in &planned.delete {
             let piece = &self.pieces[*at];
-            let (packets, bytes) = (piece.packets, piece.bytes);
+            let freed = (piece.packets, piece.bytes, piece.last_ns);
             match &piece.what {
                 _ if planned.split.contains(at) => self.pruned.split += 1,
                 PieceKind::Part { .. } => self.pruned.parts += 1,
                 PieceKind::Block { .. } => self.pruned.block_files += 1,
             }
-            self.pruned.freed(packets, bytes);
+            self.pruned.freed(freed);
         }
         self.pruned.bytes_left = planned.bytes_left;
         self.pruned.still_too_large = planned.still_too_large;
@@ -323,7 +326,8 @@ impl Pruner<'_> {
         let (mut parts, mut gone) = (BTreeSet::new(), Vec::new());
         for (&at, &reason) in which.iter().zip(reasons) {
             let piece = &self.pieces[at];
-            self.pruned.freed(piece.packets, piece.bytes);
+            let freed = (piece.packets, piece.bytes, piece.last_ns);
+            self.pruned.freed(freed);
             match &piece.what {
                 PieceKind::Part { id, .. } => drop(parts.insert(*id)),
                 PieceKind::Block { entry, .. } => gone.push(entry.clone()),
@@ -432,8 +436,8 @@ impl Pruner<'_> {
         let bytes: u64 = parts.iter().map(Part::bytes).sum();
         let packets = left_out.iter().map(|count| count.packets).sum();
         self.pruned.split += 1;
-        self.pruned
-            .freed(packets, piece.bytes.saturating_sub(bytes));
+        let freed = piece.bytes.saturating_sub(bytes);
+        self.pruned.freed((packets, freed, piece.last_ns));
         let why = (reason, self.by);
         self.archive.note_removed(piece.recording, why, &left_out);
         commit(self.disk.as_ref(), &mut self.archive, &parts, gone)?;
@@ -462,7 +466,10 @@ impl Pruner<'_> {
 }
 
 impl Pruned {
-    fn freed(&mut self, packets: u64, bytes: u64) {
+    fn freed(&mut self, (packets, bytes, last_ns): (u64, u64, u64)) {
+        if packets > 0 {
+            self.newest_ns = self.newest_ns.max(Some(last_ns));
+        }
         self.packets = self.packets.saturating_add(packets);
         self.bytes = self.bytes.saturating_add(bytes);
     }

@@ -9,7 +9,6 @@ use anyhow::{Context as _, Result, bail};
 use serde_json::{Value, json};
 use strata_archive::parts::{is_on_a_disk, missing_files};
 use strata_blocks::{ClassCount, Record};
-use strata_capture::TIME_OUT_OF_RANGE;
 use strata_query::Arrivals;
 use strata_store::{
     Damage, DetailKept, FileKind, Log, Loss, Recording, Select, State, StoreError, damage_counts,
@@ -18,6 +17,7 @@ use strata_store::{
 use strata_wire::{KeepKind, Ledger, Meta, Printable, PrintableJson, grouped, human_bytes};
 
 mod balance;
+mod events;
 mod reasons;
 
 use self::balance::Balance;
@@ -305,13 +305,8 @@ fn one(args: &Args, dir: &Path, as_json: &mut Vec<Value>) -> Result<(Option<Stri
         if let Some(drift) = &drift {
             super::drift::print(&mut out, drift)?;
         }
-        for warning in &recording.warnings {
-            // As events are worded that somebody asked for; a warning of an older version is worded like one.
-            let is_requested = warning.ends_with(')')
-                && warning.contains(" (by ")
-                && !warning.contains(TIME_OUT_OF_RANGE);
-            let what = if is_requested { "event" } else { "warning" };
-            writeln!(out, "{what}: {}", Printable(warning))?;
+        for line in events::lines(&recording.warnings) {
+            writeln!(out, "{}", Printable(&line))?;
         }
         for text in damage_texts(&contents.damage) {
             writeln!(out, "{}", Printable(&text))?;

@@ -11,11 +11,11 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{self, JoinHandle};
 use std::time::Instant;
 
-use strata_archive::{ArchiveError, Pruned, make_room_except};
+use strata_archive::{ArchiveError, Pruned, RoomMade, make_room_except};
 use strata_role::{Result, require_valid};
 use strata_sandbox::Role;
 use strata_store::{Disk, FileKind, RealDisk, Room};
-use strata_wire::{grouped, human_bytes};
+use strata_wire::{count_of, human_bytes};
 
 use allowance::{AGAIN_AFTER, Allowance};
 
@@ -49,19 +49,27 @@ impl Limit {
     /// Fails if this many workers, each writing a file of `rotate_bytes`, cannot stay below the
     /// limit.
     pub(crate) fn check(&self, rotate_bytes: u64, workers: u16) -> Result<()> {
-        let each = FILES_WITHIN_LIMIT * u64::from(workers.max(1));
-        let mib = (self.bytes / each) >> 20;
-        let advice = match mib {
-            0 => format!("make it larger: with -C 1MiB, {each}MiB is enough"),
-            mib => format!("make them smaller with -C, as in -C {mib}MiB"),
+        let files = FILES_WITHIN_LIMIT.saturating_mul(workers.max(1).into());
+        let enough = rotate_bytes > 0 && self.bytes >= rotate_bytes.saturating_mul(files);
+        require_valid(enough, || self.problem(rotate_bytes, files))
+    }
+
+    /// Why this many files do not fit, in the units of `-C`.
+    fn problem(&self, rotate_bytes: u64, files: u64) -> String {
+        let [limit, of_file, all] =
+            [self.bytes, rotate_bytes, rotate_bytes.saturating_mul(files)].map(human_bytes);
+        let takes = match rotate_bytes {
+            0 => format!("{files} block files must fit, but with -C 0 a file never ends"),
+            _ => format!(
+                "{files} block files ({FILES_WITHIN_LIMIT} of each worker) must fit, and with \
+                 files of {of_file} (-C), they take {all}"
+            ),
         };
-        let enough = rotate_bytes > 0 && self.bytes >= rotate_bytes.saturating_mul(each);
-        require_valid(enough, || {
-            format!(
-                "--disk-limit must be at least {FILES_WITHIN_LIMIT} block files of each worker: \
-                 {advice}"
-            )
-        })
+        let advice = match self.bytes / files / 1_000_000 {
+            0 => format!("with -C 1, which is 1 MB, {files} MB are enough"),
+            millions => format!("make the files smaller, as with -C {millions} (in MB)"),
+        };
+        format!("--disk-limit is {limit}: {takes}; {advice}")
     }
 }
 
@@ -194,21 +202,7 @@ impl Said {
         }
         let (text, useless) = match outcome {
             Ok(pruned) if pruned.parts + pruned.block_files + pruned.split > 0 => {
-                let kept = match pruned.split {
-                    0 => String::new(),
-                    split => format!(
-                        " (packets that policies protect in {split} of them are \
-                    kept)"
-                    ),
-                };
-                let text = format!(
-                    "deleted {} block files{kept} and {} compacted parts with {} packets, {}, to make \
-                     room on the disk",
-                    pruned.block_files.saturating_add(pruned.split),
-                    pruned.parts,
-                    grouped(pruned.packets),
-                    human_bytes(pruned.bytes),
-                );
+                let text = RoomMade::from(&pruned).to_string();
                 (text, pruned.waits_for_readers)
             }
             Ok(pruned) => {
@@ -219,7 +213,8 @@ impl Said {
                 if let Some(first) = pruned.not_split.first() {
                     let files = pruned.not_split.len();
                     text += &format!(
-                        "; packets that policies protect cannot be taken out of {files} files: {}",
+                        "; packets that policies protect cannot be taken out of {}: {}",
+                        count_of(files as u64, "file"),
                         first.why
                     );
                 }
@@ -242,4 +237,42 @@ fn bytes_below(dir: &Path) -> u64 {
         Err(_) => 0,
     });
     bytes.sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn problem(limit: u64, file: u64, workers: u16) -> Option<String> {
+        let limit = Limit {
+            bytes: limit,
+            reserve: 0,
+            growth: Growth::Waits,
+        };
+        let checked = limit.check(file, workers);
+        checked.err().map(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_limit_is_refused_in_the_units_of_its_files() {
+        assert_eq!(problem(8_000_000, 2_000_000, 1), None);
+        let small = problem(7_000_000, 2_000_000, 1).unwrap();
+        for what in [
+            "is 7.0 MB",
+            "4 block files",
+            "files of 2.0 MB (-C), they take 8.0 MB",
+            "-C 1 (in MB)",
+        ] {
+            assert!(small.contains(what), "{small}");
+        }
+        assert_eq!(problem(7_000_000, 1_000_000, 1), None, "as advised");
+        let tiny = problem(1_000_000, 2_000_000, 2).unwrap();
+        assert!(
+            tiny.contains("with -C 1, which is 1 MB, 8 MB are enough"),
+            "{tiny}"
+        );
+        assert_eq!(problem(8_000_000, 1_000_000, 2), None, "as advised");
+        let endless = problem(1 << 40, 0, 1).unwrap();
+        assert!(endless.contains("with -C 0 a file never ends"), "{endless}");
+    }
 }
