@@ -91,7 +91,8 @@ pub struct KeptArgs {
     #[arg(long, value_name = "GRANULARITY", value_parser = ["full", "partial", "header"])]
     pub granularity: Option<String>,
 
-    /// Select packets that were kept for this reason, written as in packet comments.
+    /// Select packets that were kept for this reason, written as in packet comments, whole or up to
+    /// a colon: alert (any alert of --eve), alert:2001219 (of this signature), policy:7, detail.
     #[arg(long, value_name = "REASON")]
     pub reason: Option<String>,
 }

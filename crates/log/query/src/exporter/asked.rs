@@ -32,9 +32,12 @@ pub struct Kept {
     pub class: Option<String>,
     /// `full`, `partial`, `header`.
     pub granularity: Option<String>,
-    /// The reason, as in an export's comments.
+    /// The reason, as in an export's comments, or its beginning up to a colon: `alert` is every alert.
     pub reason: Option<String>,
 }
+
+/// The beginning of a reason whose rest is the reason of a later packet of the flow.
+const LATER: &str = "look-back:";
 
 impl Kept {
     /// Whether that is every packet.
@@ -48,7 +51,20 @@ impl Kept {
         let is = |wanted: &Option<String>, there: &str| {
             wanted.as_deref().is_none_or(|wanted| wanted == there)
         };
-        is(&self.class, class) && is(&self.granularity, granularity) && is(&self.reason, reason)
+        is(&self.class, class) && is(&self.granularity, granularity) && self.is_reason(reason)
+    }
+
+    /// Whether the reason, or that of the later packet that brought this one along, is the one wanted or begins
+    /// with it and a colon.
+    fn is_reason(&self, reason: &str) -> bool {
+        let Some(wanted) = self.reason.as_deref() else {
+            return true;
+        };
+        let begins = |reason: &str| {
+            let rest = reason.strip_prefix(wanted);
+            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(':'))
+        };
+        begins(reason) || reason.strip_prefix(LATER).is_some_and(begins)
     }
 }
 
@@ -97,5 +113,36 @@ impl Exported {
         self.left_out = self.left_out.saturating_add(other.left_out);
         self.untested = self.untested.saturating_add(other.untested);
         self.damage.extend(other.damage);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reason_is_chosen_whole_or_by_its_beginning() {
+        let chosen = |wanted: &str| {
+            let kept = Kept {
+                reason: Some(wanted.to_owned()),
+                ..Kept::default()
+            };
+            [
+                r#"alert:2001219:"ET SCAN Potential SSH Scan""#,
+                r#"look-back:alert:2001219:"ET SCAN Potential SSH Scan""#,
+                r#"alert:20012190:"another""#,
+                "mode:log-all",
+                "over-budget",
+            ]
+            .map(|reason| kept.is("benign", "full", reason))
+        };
+        assert_eq!(chosen("alert"), [true, true, true, false, false]);
+        assert_eq!(chosen("alert:2001219"), [true, true, false, false, false]);
+        let whole = r#"alert:2001219:"ET SCAN Potential SSH Scan""#;
+        assert_eq!(chosen(whole), [true, true, false, false, false]);
+        assert_eq!(chosen("look-back"), [false, true, false, false, false]);
+        assert_eq!(chosen("over-budget"), [false, false, false, false, true]);
+        assert_eq!(chosen("over"), [false; 5]);
+        assert_eq!(chosen(""), [false; 5]);
     }
 }

@@ -187,6 +187,21 @@ fn policies_alerts_first_bytes_and_look_back_are_named_by_what_they_kept() {
         .replace("{2}", other.0)
         .replace("{3}", other.1);
     assert!(of(&counts, |reason| reason.contains("alert:")) <= matching(&filter));
+    // By the beginning of the reason: all alerts, and those of one signature.
+    let by_alert = of(&counts, |reason| {
+        reason
+            .strip_prefix("look-back:")
+            .unwrap_or(reason)
+            .starts_with("alert:2001219:")
+    });
+    for (reason, expected) in [
+        ("alert", by_alert),
+        ("alert:2001219", by_alert),
+        ("alert:2", 0),
+    ] {
+        let printed = ok(strata().arg("read").arg(&log).args(["--reason", reason]));
+        assert_eq!(printed.lines().count() as u64, expected, "{reason}");
+    }
     let words = ok(strata().args(["info", "--reasons=1000000"]).arg(&log));
     for expected in [
         "packets: policy 1 \"udp port 53\"; class ",
