@@ -42,12 +42,26 @@ const RATE_MAX: f64 = 1e13;
 
 /// Text that is not a budget.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "'{text}' is not a budget of detail: write a share of the payload as in 10%, a rate as in \
-     50MB/s or 20GB/day, or none"
-)]
+#[error("'{text}' is not a budget of detail: {}", advice(text))]
 pub struct BudgetError {
     text: String,
+}
+
+/// What to write instead. A number alone could mean either of two opposites, or two units.
+fn advice(text: &str) -> String {
+    let number = text.trim().parse::<f64>().ok();
+    let write = "write a share of the payload as in 10%, a rate as in 50MB/s or 20GB/day, or none \
+                 for no limit";
+    match number {
+        Some(0.0) => String::from(
+            "write 0% to keep no payload beyond headers, or none for no limit (20GB/day and 10% are \
+             other budgets)",
+        ),
+        Some(number) if (0.0..=100.0).contains(&number) => {
+            format!("it lacks a unit: for a share write {number}%; {write}")
+        }
+        _ => write.to_owned(),
+    }
 }
 
 impl DetailBudget {
@@ -210,6 +224,17 @@ mod tests {
                 other => assert_eq!(other, (None, None), "{text}"),
             }
             assert_eq!(DetailBudget::text(parsed), shown);
+        }
+        for (text, what) in [
+            (
+                "0",
+                "write 0% to keep no payload beyond headers, or none for no limit",
+            ),
+            ("10", "for a share write 10%"),
+            ("200", "write a share of the payload"),
+        ] {
+            let error = DetailBudget::parse(text).unwrap_err().to_string();
+            assert!(error.contains(what), "{error}");
         }
         for text in [
             "",
