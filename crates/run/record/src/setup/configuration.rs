@@ -207,6 +207,13 @@ impl Configuration {
             }
         }
         doubts.extend(self.in_clear());
+        doubts.extend(self.file.control.open_in_clear().map(|address| {
+            format!(
+                "control.listen is {address}, which other machines can reach, without TLS: anyone \
+                 who reads the traffic on the way learns the token, and can then change the recording; \
+                 set tls_cert and tls_key, or listen on 127.0.0.1"
+            )
+        }));
         if spec.interfaces().is_some() {
             let never = self.file.elastic.never_short().into_iter();
             doubts.extend(never.map(|(key, percent)| {

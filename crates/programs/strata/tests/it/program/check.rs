@@ -393,6 +393,39 @@ fn modes_that_keep_nothing_and_policies_for_nothing_are_warned_of() {
     }
 }
 
+#[test]
+fn a_token_that_is_sent_in_the_clear_is_warned_of() {
+    let dir = tempfile::tempdir().unwrap();
+    secret(&dir.path().join("token"));
+    let check = |listen: &str| {
+        let config = format!("[control]\nlisten = '{listen}'\ntoken_file = 'token'\n");
+        fs::write(dir.path().join("strata.toml"), config).unwrap();
+        let mut record = strata();
+        record.current_dir(dir.path()).arg("record");
+        record.args(["--config", "strata.toml", "-o", "log", "--check"]);
+        let output = record.output().unwrap();
+        assert!(output.status.success(), "{}", stderr(&output));
+        stderr(&output)
+    };
+    for open in [
+        "0.0.0.0:9477",
+        "[::]:9477",
+        "192.0.2.7:9477",
+        "sensor.example:9477",
+    ] {
+        let text = check(open);
+        assert!(
+            text.contains(&format!("warning: control.listen is {open}"))
+                && text.contains("tls_cert"),
+            "{text}"
+        );
+    }
+    for own in ["127.0.0.1:9477", "[::1]:9477", "localhost:9477"] {
+        let text = check(own);
+        assert!(!text.contains("control.listen"), "{text}");
+    }
+}
+
 /// Options that would have no effect on files are refused; those of tcpdump are warned of.
 #[test]
 fn options_of_interfaces_are_not_ignored_in_silence() {
