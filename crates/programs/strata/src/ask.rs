@@ -5,6 +5,7 @@
 //! captured logged live            where packets come from
 //! vectors attached                where vectors of them come from
 //! installed                       queries that run in a recording
+//! largest                         `strata top` of a running recording
 //! asking                          packets into vectors, vectors into queries
 //! questions                       which queries; what they need
 //! answer                          tables, files
@@ -15,6 +16,7 @@ mod asking;
 mod attached;
 mod captured;
 mod installed;
+mod largest;
 mod live;
 mod logged;
 mod questions;
@@ -36,6 +38,7 @@ use strata_terminal::text;
 
 use answer::Answers;
 use asking::Asking;
+pub(crate) use largest::largest;
 use questions::Questions;
 
 /// Arguments of `strata ask`.

@@ -161,7 +161,10 @@ impl Program for Cli {
             Command::Info(args) => info::run(args),
             Command::Read(args) => read::run(args),
             Command::Grep(args) => grep::run(args),
-            Command::Top(args) => top::run(args),
+            Command::Top(args) => match args.live()? {
+                Some(live) => ask::largest(&live),
+                None => top::run(args),
+            },
             Command::Export(args) => export::run(args),
             Command::Compact(args) => compact::run(args),
             Command::Query(args) => query::run(args),

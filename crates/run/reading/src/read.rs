@@ -5,6 +5,7 @@ use std::ops::ControlFlow;
 use std::path::PathBuf;
 
 use anyhow::Result;
+use clap::ArgAction;
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use strata_query::{LoggedPacket, PacketRows};
@@ -28,6 +29,7 @@ Examples:
   strata read log/ --class anomalous --json | jq .dst
   strata read log/ --dns-names --mmdb GeoLite2-ASN.mmdb 'tcp[tcpflags] = tcp-syn'
   strata read tap1/ tap2/ 'host 10.0.0.1'
+  strata read log/ --reason alert
 
 A line has the time, the packet in a short form of tcpdump -n's notation, the class and the reason
 as in the comments of an export, and the names, countries and systems of its addresses that --names,
@@ -35,7 +37,8 @@ as in the comments of an export, and the names, countries and systems of its add
 follow one another, as in an export; the packets of each are in order of time. Packets of several
 logs are merged by time, and each line begins with the name of the log. 'length' is the length of
 the payload on the wire (for ICMP and other protocols without ports: of the whole message), even if
-only a part was kept.
+only a part was kept. Addresses and ports are numbers: -n, as for tcpdump, is accepted and changes
+nothing.
 
 Exit status: 0 if everything selected is printed; 1 if not, because of an invalid filter or time, no
 log, damaged packets, packets whose interface or classification record is missing from the log, or a
@@ -48,6 +51,11 @@ pub struct Args {
 
     #[command(flatten)]
     print: PrintArgs,
+
+    /// Accept tcpdump's option, also as -nn: addresses and ports are numbers, unless --dns-names or
+    /// another option of names is given.
+    #[arg(short = 'n', hide = true, action = ArgAction::Count)]
+    numbers: u8,
 
     /// Print a JSON object per packet, with the columns of `strata export -F packets-parquet`,
     /// tcp_flags, the length as in the text, src_name, dst_name, src_country, dst_country, src_as

@@ -1,6 +1,7 @@
 //! `strata top`: which flows, hosts, pairs of hosts, ports, protocols, classes, reasons or logs packets are of.
 
 mod graph;
+mod live;
 mod tally;
 
 use std::io::Write;
@@ -22,6 +23,8 @@ use strata_wire::{Printable, grouped};
 use tracing::warn;
 
 use crate::names::NamesArgs;
+use live::LiveArgs;
+pub use live::LiveTop;
 use tally::{KEYS_MAX, Key, Sums, Tally};
 
 /// Arguments of `strata top`.
@@ -37,6 +40,7 @@ Examples:
   strata top log/ --by pair --graph | dot -Tsvg > hosts.svg
   strata top tap1/ tap2/ --by port 'udp'
   strata top tap1/ tap2/ --by log
+  strata top --running --by pair --of wire
 
 A packet in a tunnel counts for the innermost flow. With --by host, port, network, country or as, a
 packet counts for both of its ends, so that the shares may sum up to 200 %; the line 'counted twice'
@@ -51,8 +55,11 @@ or a filter that applies to no interface of the log (standard error names it); 2
 is invalid.")]
 pub struct Args {
     /// Read the log in this directory. Further logs may follow, up to 64 in all.
-    #[arg(value_name = "LOG")]
-    log: PathBuf,
+    #[arg(value_name = "LOG", required_unless_present_any = ["socket", "running"])]
+    log: Option<PathBuf>,
+
+    #[command(flatten)]
+    live: LiveArgs,
 
     /// Choose the key by which packets are counted.
     #[arg(long, value_enum, default_value_t = By::Flow)]
@@ -79,7 +86,7 @@ pub struct Args {
 
     /// Print a graph of hosts for Graphviz (DOT) instead: an edge for each pair, wider for more
     /// traffic. Needs --by pair.
-    #[arg(long, conflicts_with = "json")]
+    #[arg(long, conflicts_with_all = ["json", "socket", "running"])]
     graph: bool,
 
     #[command(flatten)]
@@ -423,7 +430,10 @@ pub fn run(args: &Args) -> Result<()> {
     }
     let mut keys = ByAddress::default();
     let progress = Progress::of_bytes();
-    let (logs, filter) = Logs::open(&args.log, &args.more, &args.key, &progress)?;
+    let Some(log) = &args.log else {
+        return Err(refuse("no log: name its directory"));
+    };
+    let (logs, filter) = Logs::open(log, &args.more, &args.key, &progress)?;
     let filter = text::filter_with(filter, &names)?;
     let find = logs.find(&args.span, filter.as_ref())?;
     args.names.read_answers(&mut names, &logs, &find)?;

@@ -1,5 +1,6 @@
 //! Asking of interfaces and of running recordings, in a network of the test's own.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::Write;
 use std::os::unix::net::UnixStream;
@@ -225,6 +226,62 @@ fn a_recording_answers_as_its_log_does_while_others_come_and_go() {
             assert_eq!(fs::read_to_string(&alone).unwrap(), live);
         }
     }
+}
+
+/// `strata top` of a running recording counts what tshark counts in its log afterwards.
+#[test]
+fn the_largest_of_a_running_recording_are_those_of_its_log() {
+    let Some(namespace) = namespace("top") else {
+        return;
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let mut recording = Recording::start(&namespace, dir.path());
+    let answer = dir.path().join("top.json");
+    let mut command = strata();
+    command.args([
+        "top", "--by", "source", "--of", "wire", "--json", "-n", "2", "--socket",
+    ]);
+    command.arg(&recording.socket);
+    command.stdout(fs::File::create(&answer).unwrap());
+    let mut top = Running::start(&mut command);
+    until("attached", || recording.attached() == Some(1));
+    for _ in 0..3 {
+        replay(&namespace, &["--pps", "2000"]);
+    }
+    until("everything is seen", || recording.seen() >= 3 * PACKETS);
+    signal(&recording.running.0, "INT");
+    recording.running.ended(0);
+    top.ended(0);
+    let export = dir.path().join("export.pcapng");
+    let mut exported = strata();
+    exported.arg("export").arg(&recording.log).arg("-w");
+    ok(exported.arg(&export));
+    let mut tshark = Command::new("tshark");
+    let tshark = tshark.arg("-r").arg(&export).args(["-T", "fields"]);
+    let printed = ok(tshark.args(["-e", "ip.src", "-e", "frame.len", "-E", "occurrence=f"]));
+    let mut sums: BTreeMap<String, (u64, u64)> = BTreeMap::new();
+    for line in printed.lines() {
+        let (source, len) = line.split_once('\t').unwrap();
+        if source.is_empty() {
+            continue;
+        }
+        let sum = sums.entry(source.to_owned()).or_default();
+        *sum = (sum.0 + 1, sum.1 + len.parse::<u64>().unwrap());
+    }
+    let mut expected: Vec<(u64, u64, String)> = sums
+        .into_iter()
+        .map(|(source, (packets, bytes))| (bytes, packets, source))
+        .collect();
+    expected.sort_unstable_by(|a, b| b.cmp(a));
+    expected.truncate(2);
+    let text = fs::read_to_string(&answer).unwrap();
+    let found = text.lines().map(|line| {
+        let row: Value = serde_json::from_str(line).unwrap();
+        let number = |name: &str| row[name].as_u64().unwrap();
+        let source = row["srcip"].as_str().unwrap().to_owned();
+        (number("wire_bytes"), number("packets"), source)
+    });
+    assert_eq!(found.collect::<Vec<_>>(), expected, "{text}");
 }
 
 /// Adds and removes queries at random, some of them cut at one group, and those who are attached.

@@ -58,6 +58,10 @@ fn expected(quiet: &str, full: &str) -> Option<String> {
 /// Compares each packet with tcpdump's line for it; how many were compared, by their protocol.
 fn compare(log: &Path) -> BTreeMap<String, usize> {
     let shown = lines("read", log, &["--utc"]);
+    // As for tcpdump, which would look for names without it.
+    let some = ["--utc", "-c", "50"];
+    let plain = lines("read", log, &some);
+    assert_eq!(lines("read", log, &[&some[..], &["-nn"]].concat()), plain);
     let (quiet, full) = (tcpdump(&mix(), &["-q"]), tcpdump(&mix(), &[]));
     assert_eq!([shown.len(), full.len()], [67_690; 2]);
     assert_eq!(quiet.len(), full.len());
