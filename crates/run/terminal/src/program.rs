@@ -19,7 +19,8 @@ use strata_record::RecordError;
 use strata_role::RoleError;
 
 use crate::logging::{self, LoggingArgs};
-use crate::{descriptors, output, signals, text, text::plain};
+use crate::text::{colour, plain};
+use crate::{descriptors, output, signals, text};
 
 /// The program that records and reads logs, and finds all others.
 const MAIN: &str = "strata";
@@ -67,12 +68,16 @@ impl std::error::Error for Ended {}
 /// ([`strata_outline::asked`]), the program prints that instead.
 #[must_use]
 pub fn main<P: Program>(line: clap::Command) -> ExitCode {
+    let line = line.arg(colour::option());
     if strata_outline::asked(args_os()) {
         logging::begin(None);
         return describe::<P>(&line).map_or_else(|error| failed(&error), |()| ExitCode::SUCCESS);
     }
     let parsed = line.try_get_matches();
-    let parsed = parsed.and_then(|mut matches| P::from_arg_matches_mut(&mut matches));
+    let parsed = parsed.and_then(|mut matches| {
+        colour::choose(&matches);
+        P::from_arg_matches_mut(&mut matches)
+    });
     let program = parsed.unwrap_or_else(|error| refused(&error));
     match program.logging() {
         None if program.is_quiet() => logging::begin_quietly(),

@@ -1,7 +1,52 @@
-//! Colour for what went wrong: at terminals only, and not if the environment variable NO_COLOR is set (no-color.org).
+//! Colour for what went wrong: as `--color` says; by default at terminals only, and not if the environment variable
+//! NO_COLOR is set (no-color.org).
 
 use std::env;
 use std::io::IsTerminal;
+use std::sync::OnceLock;
+
+use clap::builder::EnumValueParser;
+use clap::{Arg, ArgMatches, ValueEnum};
+
+/// When output is coloured.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum ColourChoice {
+    /// On terminals that can show colours, unless NO_COLOR is set.
+    #[default]
+    Auto,
+    /// Always, also in pipes and files.
+    Always,
+    /// Never.
+    Never,
+}
+
+/// What the user has chosen.
+static CHOSEN: OnceLock<ColourChoice> = OnceLock::new();
+
+/// The name of the option.
+const OPTION: &str = "color";
+
+/// The option `--color`, which every command of every program accepts.
+#[must_use]
+pub fn option() -> Arg {
+    let help = "Choose when errors, warnings and losses are coloured: auto (on a terminal, unless NO_COLOR is set), \
+                always or never.";
+    Arg::new(OPTION)
+        .long(OPTION)
+        .value_name("WHEN")
+        .help(help)
+        .value_parser(EnumValueParser::<ColourChoice>::new())
+        .hide_possible_values(true)
+        .hide_short_help(true)
+        .global(true)
+}
+
+/// From now on colours are as the command line says. The first call decides.
+pub(crate) fn choose(matches: &ArgMatches) {
+    if let Some(&choice) = matches.get_one::<ColourChoice>(OPTION) {
+        CHOSEN.get_or_init(|| choice);
+    }
+}
 
 /// A colour, as a terminal is told (ECMA-48, 8.3.117).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,6 +78,11 @@ impl Colour {
 /// Whether an output gets colours.
 #[must_use]
 pub fn is_wanted(output: &impl IsTerminal) -> bool {
+    match CHOSEN.get() {
+        Some(ColourChoice::Always) => return true,
+        Some(ColourChoice::Never) => return false,
+        Some(ColourChoice::Auto) | None => {}
+    }
     let is_set = |name| env::var_os(name).is_some_and(|value| !value.is_empty());
     let has_colours = env::var_os("TERM").is_some_and(|term| !term.is_empty() && term != "dumb");
     output.is_terminal() && has_colours && !is_set("NO_COLOR")

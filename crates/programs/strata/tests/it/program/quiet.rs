@@ -2,7 +2,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Read as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::thread;
 
@@ -176,6 +176,74 @@ fn warnings_have_a_colour_on_a_terminal() {
         let plain = said(log, &[variable]);
         assert!(plain.starts_with("strata: warning: "), "{plain:?}");
         assert!(!plain.contains('\x1b'), "{plain:?}");
+    }
+    // What the option says comes before the variables.
+    let chosen = |log: &str, when: &str, variables: &[(&str, &str)]| {
+        let mut command = record(&half, dir.path().join(log));
+        command
+            .args(["--quiet", "--color", when])
+            .envs(variables.iter().copied());
+        command
+    };
+    let mut never = chosen("never", "never", &[("TERM", "xterm")]);
+    let never = String::from_utf8(on_a_terminal(never.env_remove("NO_COLOR"))).unwrap();
+    assert!(never.starts_with("strata: warning: "), "{never:?}");
+    let always = chosen("always", "always", &[("NO_COLOR", "1")])
+        .output()
+        .unwrap();
+    let always = String::from_utf8(always.stderr).unwrap();
+    assert!(always.starts_with(begin), "in a pipe: {always:?}");
+    for program in [
+        "strata-stream",
+        "strata-telemetry",
+        "strata-fleet",
+        "strata-models",
+    ] {
+        let program = Path::new(env!("CARGO_BIN_EXE_strata")).with_file_name(program);
+        let help = Command::new(program).arg("--help").output().unwrap();
+        let help = String::from_utf8(help.stdout).unwrap();
+        assert!(help.contains("--color <WHEN>"), "{help}");
+    }
+}
+
+/// How much is done and what is left, where that is known; nothing of it in a pipe.
+#[test]
+fn reading_files_and_exporting_show_percent_on_a_terminal_only() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name);
+    let copies: Vec<PathBuf> = (0..8).map(|copy| path(&format!("{copy}.pcap"))).collect();
+    for copy in &copies {
+        fs::copy(mix(), copy).unwrap();
+    }
+    let recording = |log: &str| {
+        let mut command = record(&copies[0], path(log));
+        for copy in &copies[1..] {
+            command.arg("-r").arg(copy);
+        }
+        command
+    };
+    let export = |file: &str| {
+        let mut command = strata();
+        command
+            .arg("export")
+            .arg(path("shown"))
+            .arg("-w")
+            .arg(path(file));
+        command
+    };
+    for mut command in [recording("shown"), export("shown.pcapng")] {
+        let name = format!("{command:?}");
+        let seen = String::from_utf8_lossy(&on_a_terminal(&mut command)).into_owned();
+        assert!(
+            seen.contains(" % ") && seen.contains(" left"),
+            "{name}: {seen:?}"
+        );
+    }
+    for mut command in [recording("piped"), export("piped.pcapng")] {
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{command:?}");
+        let seen = String::from_utf8(output.stderr).unwrap();
+        assert!(!seen.contains(" % ") && !seen.contains('\x1b'), "{seen:?}");
     }
 }
 
