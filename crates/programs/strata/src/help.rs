@@ -50,20 +50,23 @@ Topics (strata help TOPIC): filters, granularities, budgets, times, keys
 ";
 
 /// Options of `record` in `record -h`, by their long names; `record --help` has all.
-const OF_RECORD: [&str; 13] = [
+const OF_RECORD: [&str; 16] = [
     "read",
     "interface",
     "output",
     "count",
+    "snapshot-length",
     "mode",
     "detail",
     "model",
     "config",
     "cores",
     "look-back",
-    "first-bytes",
+    "eve",
     "rotate-size",
+    "rotate-seconds",
     "filecount",
+    "disk-limit",
 ];
 
 /// The command line.
@@ -161,6 +164,20 @@ mod tests {
         }
         let page = record.render_help().to_string();
         assert!(page.lines().count() <= 60, "{page}");
+        for option in [
+            "-r,",
+            "-i,",
+            "-c,",
+            "-s,",
+            "-C,",
+            "-G,",
+            "-W,",
+            "--eve",
+            "--disk-limit",
+        ] {
+            assert!(page.contains(option), "{option} in {page}");
+        }
+        assert!(!page.contains("--hash-seed"), "{page}");
         assert!(page.contains("--help"), "{page}");
     }
 }

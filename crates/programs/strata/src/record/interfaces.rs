@@ -71,8 +71,9 @@ pub(super) struct InterfaceArgs {
     #[arg(short = 'j', long = "time-stamp-type", value_enum, value_name = "TYPE", default_value_t = StampsArg::Auto)]
     stamps: StampsArg,
 
-    /// Run one worker on each of these CPUs, as in 1,2 or 2-5, and spread flows among them. By
-    /// default, one worker runs on any CPU.
+    /// Run one worker on each of these CPUs, as in 1,2 or 2-5, and spread flows among them.
+    ///
+    /// By default, one worker runs on any CPU.
     #[arg(long, value_name = "CPUS")]
     cores: Option<String>,
 

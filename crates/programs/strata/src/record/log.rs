@@ -20,7 +20,9 @@ use super::interfaces::only_live;
 #[command(next_help_heading = "Log")]
 pub(super) struct LogArgs {
     /// Write the log to this directory, created if missing. If it has a log, the recording is added
-    /// to it. Without --output, nothing is stored: packets are only exported, to the destinations
+    /// to it.
+    ///
+    /// Without --output, nothing is stored: packets are only exported, to the destinations
     /// in the configuration file (--config).
     #[arg(
         short = 'o',
@@ -35,7 +37,9 @@ pub(super) struct LogArgs {
     files: LogFiles,
 
     /// Limit the number of files: with -G, exit after N periods of -G; without -G, keep the last N
-    /// block files of each worker, and delete older ones. (`strata prune` has other ways to keep a
+    /// block files of each worker, and delete older ones.
+    ///
+    /// (`strata prune` has other ways to keep a
     /// log small.)
     #[arg(short = 'W', long, value_name = "N", value_parser = text::at_least_1::<NonZeroU32>)]
     filecount: Option<NonZeroU32>,
@@ -58,20 +62,25 @@ pub(super) struct LogArgs {
 #[derive(Debug, clap::Args)]
 pub(crate) struct LogFiles {
     /// Rotate: start a new block file before the current one exceeds this size, in millions of
-    /// bytes or with a unit (500MB, 2GiB); 0 means never. The default is 1GiB. A file holds at
-    /// least one block.
+    /// bytes or with a unit (500MB, 2GiB); 0 means never. The default is 1GiB.
+    ///
+    /// A file holds at least one block.
     #[arg(short = 'C', long, value_name = "SIZE")]
     rotate_size: Option<String>,
 
     /// Rotate: start a new block file once the current one spans this many seconds by packet
-    /// timestamps; 0 means never. A file holds whole blocks, so it can span much longer unless
+    /// timestamps; 0 means never.
+    ///
+    /// A file holds whole blocks, so it can span much longer unless
     /// packets are captured live.
     #[arg(short = 'G', long, value_name = "SECONDS", default_value_t = 0,
         value_parser = clap::value_parser!(u64).range(..=bounded::SECONDS_MAX))]
     rotate_seconds: u64,
 
     /// Keep the log of a live capture or a collector below this size, by deleting the least
-    /// important data, as `strata prune --max-size` does. Must be at least four times -C for each
+    /// important data.
+    ///
+    /// This is what `strata prune --max-size` does. The limit must be at least four times -C for each
     /// worker.
     #[arg(long, value_name = "SIZE")]
     disk_limit: Option<String>,

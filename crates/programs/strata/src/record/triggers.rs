@@ -10,9 +10,11 @@ use strata_terminal::bounded;
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Full-capture triggers")]
 pub(super) struct TriggerArgs {
-    /// Hold the latest packets whole in this much memory, as in 512MiB. When a packet of a flow is
-    /// kept whole (by its class, a policy or an alert), the flow's earlier packets that are still in
-    /// memory are kept whole too.
+    /// Hold the latest packets whole in this much memory, as in 512MiB, for flows that turn out to
+    /// matter.
+    ///
+    /// When a packet of a flow is kept whole (by its class, a policy or an alert), the flow's earlier
+    /// packets that are still in memory are kept whole too.
     #[arg(long, value_name = "SIZE", id = "look_back")]
     look_back: Option<String>,
 
@@ -21,8 +23,9 @@ pub(super) struct TriggerArgs {
     #[arg(long, value_name = "SIZE", id = "first_bytes")]
     first_bytes: Option<String>,
 
-    /// Keep flows whole once Suricata alerts on them. PATH is Suricata's eve.json, which must
-    /// exist. Strata reads new alerts as Suricata writes them (with -r, it reads all alerts before
+    /// Keep flows whole once Suricata alerts on them. PATH is Suricata's eve.json.
+    ///
+    /// The file must exist. Strata reads new alerts as Suricata writes them (with -r, it reads all alerts before
     /// the packets). If PATH ends in .sock or .socket and does not exist, Strata creates a Unix
     /// socket there, for an eve-log with `filetype: unix_stream`. May be given several times. After
     /// logrotate renames the file, Strata reads it until Suricata has not written to it for 5 s.
