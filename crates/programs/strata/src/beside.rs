@@ -47,9 +47,18 @@ pub(crate) fn run() -> Option<ExitCode> {
         words.remove(0);
         words.push("--help".into());
     }
-    let (program, is_whole) = program_of(words.first()?.to_str()?)?;
-    let arguments = &words[usize::from(is_whole)..];
+    // Options of all commands may come before the command.
+    let first = words.first()?.to_str()?;
+    let at = match first.strip_prefix("--color") {
+        Some("") => 2,
+        Some(value) if value.starts_with('=') => 1,
+        _ => 0,
+    };
+    let (program, is_whole) = program_of(words.get(at)?.to_str()?)?;
+    if is_whole {
+        words.remove(at);
+    }
     logging::begin(None);
-    let error = program::become_program(program, MADE_BY, arguments).err()?;
+    let error = program::become_program(program, MADE_BY, &words).err()?;
     Some(program::failed(&error))
 }

@@ -193,6 +193,13 @@ fn warnings_have_a_colour_on_a_terminal() {
         .unwrap();
     let always = String::from_utf8(always.stderr).unwrap();
     assert!(always.starts_with(begin), "in a pipe: {always:?}");
+    // Also before the command, of another program too.
+    let before = strata()
+        .args(["--color", "always", "stream", "list", "missing"])
+        .output()
+        .unwrap();
+    let before = String::from_utf8(before.stderr).unwrap();
+    assert!(before.starts_with("\x1b[1;31mstrata:"), "{before:?}");
     for program in [
         "strata-stream",
         "strata-telemetry",
