@@ -38,8 +38,8 @@ mod tap;
 
 pub use agent::{
     Datagrams, GivenRecord, ListenSpec, Received, RecordFileSpec, RecordOutput, RecordsSpec,
-    Requests, Sender, Sent, VectorAgentOutcome, VectorAgentSpec, VectorReader, VectorSource,
-    VectorsRead,
+    Requests, Sender, Sent, VectorAgentOutcome, VectorAgentSpec, VectorDirectory, VectorReader,
+    VectorSource, VectorsRead,
 };
 pub use columns::{CAPTURED_COLUMNS, COLUMN_NAMES, with_time};
 pub use error::VectorError;

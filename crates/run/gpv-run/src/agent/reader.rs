@@ -17,7 +17,7 @@ use strata_role::{Notice, Tell};
 use strata_sys::pause::backoff;
 
 use super::datagrams::Datagrams;
-use super::directory::{self, Directory};
+use super::directory::{self, VectorDirectory};
 use super::inbox::{GivenRecord, Inbox, InboxOptions, Received, Requests};
 use crate::error::{At as _, Result, VectorError};
 use crate::form::Form;
@@ -172,7 +172,9 @@ impl Input {
                 file: file(path)?,
             },
             VectorSource::Directory { path, is_live } => {
-                Self::Given(Box::new(Directory::open(path, form, *is_live)?))
+                Self::Given(Box::new(VectorDirectory::open(
+                path, form, *is_live,
+            )?))
             }
         })
     }
