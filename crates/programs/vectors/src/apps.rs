@@ -27,7 +27,7 @@ use strata_terminal::confined::SandboxArgs;
 use strata_terminal::feed::{fed_when, place};
 use strata_terminal::logging;
 use strata_terminal::output::{check, refuse};
-use strata_terminal::selection::vectors::{self, Missing, SENDERS_MAX};
+use strata_terminal::selection::vectors::{self, FrameForm, Missing, SENDERS_MAX};
 use strata_terminal::signals::finish_on_signal;
 use strata_terminal::text::{self, count_of};
 use strata_wire::{AddressFamily, grouped, ip_addr};
@@ -52,6 +52,11 @@ pub(super) struct AppArgs {
     /// Continue with vectors that are written to the directory or stream later, until Ctrl-C.
     #[arg(long)]
     follow: bool,
+
+    /// Read FROM as a capture file of the frames in which the switch of the *Flow paper exports
+    /// vectors (EtherTypes 0x081a and 0x081b).
+    #[arg(long, value_name = "FORM", value_enum)]
+    frames: Option<FrameForm>,
 
     /// Accept vectors only from this network; may be given several times. Required unless the
     /// address is a loopback address.
@@ -273,7 +278,7 @@ fn run<A: App>(
     app: &A,
     reassembly: ReassemblyOptions,
 ) -> Result<()> {
-    let source = vectors::source("FROM", &args.from, &args.allow, args.follow)?;
+    let source = vectors::source("FROM", &args.from, &args.allow, args.follow, args.frames)?;
     let sources = source.files(others);
     let seed = strata_gpv_run::seed().map_err(failed)?;
     let sender_bytes = u64::from(reassembly.flows) * (329 + 28 * u64::from(reassembly.tuples_max));

@@ -5,6 +5,7 @@
 mod budget;
 mod datagrams;
 mod directory;
+mod frames;
 mod inbox;
 mod outputs;
 mod parts;
