@@ -16,7 +16,7 @@ cd "$(dirname "$0")"
 SECONDS_EACH=${SECONDS_EACH:-600}
 JOBS=${JOBS:-1}
 captures=${STRATA_DATA:-../../shared/data}/formats
-all="pcap pcapng pcapng_sections dissect model block filter labels rules ports config api roce dta int segments control archive eve vectors export agents stream otlp nvme marple"
+all="pcap pcapng pcapng_sections dissect model block filter labels rules ports config api roce dta int segments control archive eve vectors vector_sources export agents stream otlp nvme marple"
 triple=$(rustc -vV | sed -n 's/^host: //p')
 [ $# -gt 0 ] || set -- $all
 for target; do
@@ -100,7 +100,7 @@ fuzz() {
     set -- "$1" "-max_total_time=$SECONDS_EACH" -timeout=10 -rss_limit_mb=2048 \
         "-artifact_prefix=artifacts/$1/" -print_final_stats=1
     case $1 in
-        block | segments | vectors) set -- "$@" -max_len=16384 ;;
+        block | segments | vectors | vector_sources) set -- "$@" -max_len=16384 ;;
         model) set -- "$@" -max_len=65536 ;;
         *) set -- "$@" -max_len=4096 ;;
     esac

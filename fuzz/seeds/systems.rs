@@ -165,8 +165,10 @@ pub(crate) fn of_vectors(captures: &[PathBuf], corpus: &Path) -> io::Result<()> 
         writer.finish(&mut send);
         if stream.len() > 1 {
             seed(corpus, "vectors", &stream)?;
+            of_sources(corpus, &bytes[1..], &stream[1..])?;
         }
     }
+    of_frames(corpus)?;
     let tuples: Vec<u8> = (0..=255).collect();
     for query in SHIPPED {
         seed(
@@ -174,6 +176,58 @@ pub(crate) fn of_vectors(captures: &[PathBuf], corpus: &Path) -> io::Result<()> 
             "marple",
             &[query.text.as_bytes(), &[0], &tuples].concat(),
         )?;
+    }
+    Ok(())
+}
+
+/// Files that grow in turns: with vectors of the paper's form, and with datagrams, each after its length, of ours.
+fn of_sources(corpus: &Path, paper: &[u8], datagrams: &[u8]) -> io::Result<()> {
+    let step = |action: u8, bytes: &[u8]| {
+        let len = u16::try_from(bytes.len()).expect("seeds are short");
+        let mut step = vec![action];
+        step.extend_from_slice(&len.to_le_bytes());
+        step.extend_from_slice(bytes);
+        step
+    };
+    let mut files = vec![1];
+    for (number, piece) in (0..).zip(paper.chunks(100).take(20)) {
+        files.extend(step(number % 3, piece));
+    }
+    seed(corpus, "vector_sources", &files)?;
+    // As they are, and put right.
+    for first in [0, 4] {
+        let (mut files, mut rest) = (vec![first], datagrams);
+        for action in [0, 1, 1, 2, 9, 0x40, 3, 15, 0] {
+            let Some((len, others)) = rest.split_first_chunk::<2>() else {
+                break;
+            };
+            let len = usize::from(u16::from_le_bytes(*len)).min(others.len());
+            files.extend(step(action, &others[..len]));
+            rest = &others[len..];
+        }
+        seed(corpus, "vector_sources", &files)?;
+    }
+    Ok(())
+}
+
+/// Frames of the paper's switch with narrow and wide vectors, of each kind of words.
+fn of_frames(corpus: &Path) -> io::Result<()> {
+    for first in [7, 15] {
+        let mut frames = vec![first];
+        for (kind, count) in [(1_u8, 2_u8), (0, 5), (1, 1), (0, 8), (0, 28), (1, 9)] {
+            let mut frame = vec![kind; 12];
+            frame.extend_from_slice(&[8, 0x1a, 8, 0, 0, 1]);
+            frame.extend_from_slice(&[10, 0, 0, kind, 10, 0, 0, 2, 4, 0, 0, 53]);
+            frame.extend_from_slice(&[0x3b, 0x9a, 0xca, count, 0, count, 17]);
+            frame.extend((0..28_u8).flat_map(|word| [0, word, 5, 0xdc]));
+            let len = u16::try_from(frame.len()).expect("seeds are short");
+            for word in [1_700_000_000_u32, 7] {
+                frames.extend_from_slice(&word.to_le_bytes());
+            }
+            frames.extend_from_slice(&len.to_le_bytes());
+            frames.extend_from_slice(&frame);
+        }
+        seed(corpus, "vector_sources", &frames)?;
     }
     Ok(())
 }

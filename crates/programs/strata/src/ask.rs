@@ -34,6 +34,7 @@ use strata_terminal::key::KeyArgs;
 use strata_terminal::listing::{ColumnForm, Reader, listing};
 use strata_terminal::output::{refuse, standard};
 use strata_terminal::selection::names::NameFiles;
+use strata_terminal::selection::vectors::FrameForm;
 use strata_terminal::text;
 
 use answer::Answers;
@@ -101,6 +102,11 @@ pub(crate) struct Args {
     /// Continue with vectors that are written to the directory or stream later, until Ctrl-C.
     #[arg(long, requires = "vectors")]
     follow: bool,
+
+    /// Read FROM as a capture file of the frames in which the switch of the *Flow paper exports
+    /// vectors (EtherTypes 0x081a and 0x081b).
+    #[arg(long, value_name = "FORM", value_enum, requires = "vectors")]
+    frames: Option<FrameForm>,
 
     /// Accept vectors only from this network; may be given several times. Required unless the
     /// address is a loopback address.

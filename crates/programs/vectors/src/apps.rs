@@ -3,6 +3,7 @@
 //!
 //! ```text
 //! bursts profile classify     an application for each switch, and its rows
+//! spread                      an application in several threads, each with its part of the flows
 //! rows                        rows as a table, CSV, JSON or Parquet, or into a stream, as they come
 //! ```
 
@@ -10,15 +11,17 @@ mod bursts;
 mod classify;
 mod profile;
 mod rows;
+mod spread;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::thread;
 
 use anyhow::{Result, bail};
 use strata_gpv::agent::{ReassemblyOptions, Record};
-use strata_gpv::{Column, Columns, Full, Grouped as _};
+use strata_gpv::{Column, Columns, Full, Grouped as _, Key, KeyHasher};
 use strata_gpv_run::{COLUMN_NAMES, GivenRecord, RecordOutput, Sender, VectorError};
 use strata_role::sandbox::Reach;
 use strata_role::{FeedSpec, Tell};
@@ -27,8 +30,9 @@ use strata_terminal::confined::SandboxArgs;
 use strata_terminal::feed::{fed_when, place};
 use strata_terminal::logging;
 use strata_terminal::output::{check, refuse};
-use strata_terminal::selection::vectors::{self, Missing, SENDERS_MAX};
+use strata_terminal::selection::vectors::{self, FrameForm, Missing, SENDERS_MAX};
 use strata_terminal::signals::finish_on_signal;
+use strata_terminal::table::Cell;
 use strata_terminal::text::{self, count_of};
 use strata_wire::{AddressFamily, grouped, ip_addr};
 use tracing::info;
@@ -38,6 +42,7 @@ pub(super) use classify::{ClassifyArgs, classify};
 pub(super) use profile::{ProfileArgs, profile};
 
 use self::rows::{Format, Rows};
+use self::spread::Spread;
 use super::failed;
 
 /// Where vectors come from, and where rows go.
@@ -52,6 +57,11 @@ pub(super) struct AppArgs {
     /// Continue with vectors that are written to the directory or stream later, until Ctrl-C.
     #[arg(long)]
     follow: bool,
+
+    /// Read FROM as a capture file of the frames in which the switch of the *Flow paper exports
+    /// vectors (EtherTypes 0x081a and 0x081b).
+    #[arg(long, value_name = "FORM", value_enum)]
+    frames: Option<FrameForm>,
 
     /// Accept vectors only from this network; may be given several times. Required unless the
     /// address is a loopback address.
@@ -113,8 +123,9 @@ const SHORT: ReassemblyOptions = ReassemblyOptions {
     interval_ns: 100_000_000,
 };
 
-/// An application at work: one state for each switch, since flows and queues are of a switch.
-trait App {
+/// An application at work: one state for each switch, since flows and queues are of a switch. With several threads, each
+/// thread has states of its own.
+trait App: Sync {
     /// What it makes of the vectors of a switch.
     type State;
 
@@ -137,33 +148,171 @@ trait App {
         out: &mut Out<'_>,
     ) -> Result<()>;
 
+    /// Gives the rows of the records that were taken, as far as they are known.
+    fn settle(&self, _state: &mut Self::State, _out: &mut Out<'_>) -> Result<()> {
+        Ok(())
+    }
+
     /// Gives the other rows, when no more vectors come. What the rows lack is in the text.
     fn finish(&self, state: Self::State, out: &mut Out<'_>) -> Result<Option<String>>;
+
+    /// Chooses the thread: packets of equal numbers are taken by one thread.
+    fn part(&self, key: &Key, hasher: &KeyHasher) -> u64 {
+        hasher.hash(key)
+    }
+}
+
+/// The place of a row among others that come at the same time.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
+struct Place {
+    /// The switch, when no more vectors come.
+    switch: Option<Sender>,
+    /// The number of a record, or another number of the application.
+    number: u64,
+    /// An address of the switch.
+    host: u128,
+}
+
+/// Takes rows.
+trait Sink {
+    /// Takes a row: one cell per column, of the column's kind.
+    fn push(&mut self, place: Place, cells: &[Cell<'_>]) -> Result<()>;
+}
+
+/// Rows are written as they come.
+impl Sink for Rows {
+    fn push(&mut self, _place: Place, cells: &[Cell<'_>]) -> Result<()> {
+        self.write(cells)
+    }
 }
 
 /// Where the rows of a switch go.
 struct Out<'a> {
     /// The switch, the first cell of each row.
     switch: &'a str,
-    rows: &'a mut Rows,
+    /// The place of the next rows.
+    place: Place,
+    rows: &'a mut dyn Sink,
+}
+
+impl Out<'_> {
+    fn push(&mut self, cells: &[Cell<'_>]) -> Result<()> {
+        self.rows.push(self.place, cells)
+    }
+}
+
+/// The states of an application in a thread.
+struct States<'a, A: App> {
+    app: &'a A,
+    seed: u64,
+    states: HashMap<Sender, (String, A::State)>,
+}
+
+impl<'a, A: App> States<'a, A> {
+    fn new(app: &'a A, seed: u64) -> Self {
+        Self {
+            app,
+            seed,
+            states: HashMap::new(),
+        }
+    }
+
+    /// Takes a record of a switch, and the number of the record.
+    fn take(
+        &mut self,
+        sender: Sender,
+        number: u64,
+        record: &Record<'_, Full>,
+        rows: &mut dyn Sink,
+    ) -> Result<()> {
+        let (app, seed) = (self.app, self.seed);
+        let state = self.states.entry(sender);
+        let begin = || (switch_text(&sender.to_string()), app.begin(seed));
+        let (switch, state) = state.or_insert_with(begin);
+        let mut out = Out {
+            switch: &*switch,
+            place: Place {
+                number,
+                ..Place::default()
+            },
+            rows,
+        };
+        app.take(state, record, &mut out)
+    }
+
+    /// Gives the rows of the records that were taken, as far as they are known.
+    fn settle(&mut self, rows: &mut dyn Sink) -> Result<()> {
+        for (switch, state) in self.states.values_mut() {
+            let mut out = Out {
+                switch: &*switch,
+                place: Place::default(),
+                rows: &mut *rows,
+            };
+            self.app.settle(state, &mut out)?;
+        }
+        Ok(())
+    }
+
+    /// Gives the rows that wait for the end. What the rows lack.
+    fn finish(self, rows: &mut dyn Sink) -> Result<Vec<String>> {
+        let mut states: Vec<_> = self.states.into_iter().collect();
+        states.sort_unstable_by_key(|(sender, _)| *sender);
+        let mut lacks = Vec::new();
+        for (sender, (switch, state)) in states {
+            let mut out = Out {
+                switch: &switch,
+                place: Place {
+                    switch: Some(sender),
+                    ..Place::default()
+                },
+                rows: &mut *rows,
+            };
+            lacks.extend(self.app.finish(state, &mut out)?);
+        }
+        Ok(lacks)
+    }
+}
+
+/// Where records are taken.
+enum Work<'scope, 'a, A: App> {
+    Here(States<'a, A>),
+    Spread(Spread<'scope>),
 }
 
 /// Records into the states of an application.
-struct Taking<'a, A: App> {
+struct Taking<'scope, 'a, A: App> {
     app: &'a A,
-    states: HashMap<Sender, (String, A::State)>,
+    work: Work<'scope, 'a, A>,
+    senders: HashSet<Sender>,
     rows: Rows,
+    records: u64,
     packets: u64,
     /// Packets of vectors without a column that is needed, and its name.
     without: u64,
     lacks: Option<&'static str>,
     /// Packets of switches for which there was no room.
     refused: u64,
-    seed: u64,
+    hasher: KeyHasher,
     failure: Option<anyhow::Error>,
 }
 
-impl<A: App> Taking<'_, A> {
+impl<'scope, 'a, A: App> Taking<'scope, 'a, A> {
+    fn new(app: &'a A, work: Work<'scope, 'a, A>, rows: Rows, seed: u64) -> Self {
+        Self {
+            app,
+            work,
+            senders: HashSet::new(),
+            rows,
+            records: 0,
+            packets: 0,
+            without: 0,
+            lacks: None,
+            refused: 0,
+            hasher: KeyHasher::new(seed),
+            failure: None,
+        }
+    }
+
     fn take(&mut self, given: &GivenRecord<'_>) -> Result<()> {
         let packets = given.record.count() as u64;
         let lacks = Columns(self.app.needs().0 & !given.known.0);
@@ -173,20 +322,22 @@ impl<A: App> Taking<'_, A> {
             self.lacks = Some(name_of(column));
             return Ok(());
         }
-        let has_room = self.states.len() < STATES_MAX;
-        if !has_room && !self.states.contains_key(&given.sender) {
+        let has_room = self.senders.len() < STATES_MAX;
+        if !has_room && !self.senders.contains(&given.sender) {
             self.refused = self.refused.saturating_add(packets);
             return Ok(());
         }
+        self.senders.insert(given.sender);
         self.packets = self.packets.saturating_add(packets);
-        let (app, seed) = (self.app, self.seed);
-        let state = self.states.entry(given.sender);
-        let (switch, state) = state.or_insert_with(|| (switch_text(given.name), app.begin(seed)));
-        let mut out = Out {
-            switch: &*switch,
-            rows: &mut self.rows,
-        };
-        app.take(state, given.record, &mut out)
+        let (sender, number, record) = (given.sender, self.records, given.record);
+        self.records = number.saturating_add(1);
+        match &mut self.work {
+            Work::Here(states) => states.take(sender, number, record, &mut self.rows),
+            Work::Spread(spread) => {
+                let part = self.app.part(record.key(), &self.hasher);
+                spread.take(part, sender, number, record, &mut self.rows)
+            }
+        }
     }
 
     /// Gives the rows that wait for the end. What the rows lack.
@@ -210,15 +361,10 @@ impl<A: App> Taking<'_, A> {
                 count_of(self.refused, "packet")
             ));
         }
-        let mut states: Vec<_> = self.states.into_iter().collect();
-        states.sort_unstable_by_key(|(sender, _)| *sender);
-        for (_, (switch, state)) in states {
-            let mut out = Out {
-                switch: &switch,
-                rows: &mut rows,
-            };
-            lacks.extend(self.app.finish(state, &mut out)?);
-        }
+        lacks.extend(match self.work {
+            Work::Here(states) => states.finish(&mut rows)?,
+            Work::Spread(spread) => spread.finish(&mut rows)?,
+        });
         Ok((rows, self.packets, lacks))
     }
 
@@ -233,7 +379,7 @@ impl<A: App> Taking<'_, A> {
     }
 }
 
-impl<A: App> RecordOutput for Taking<'_, A> {
+impl<A: App> RecordOutput for Taking<'_, '_, A> {
     fn put(&mut self, given: &GivenRecord<'_>) {
         let _ = self.try_to(|taking| taking.take(given));
     }
@@ -245,6 +391,14 @@ impl<A: App> RecordOutput for Taking<'_, A> {
 
     fn is_complete(&self) -> bool {
         self.failure.is_some()
+    }
+
+    fn expired(&mut self) {
+        // Of vectors that come as they are made, rows wait no longer than records.
+        let _ = self.try_to(|taking| match &mut taking.work {
+            Work::Here(_) => Ok(()),
+            Work::Spread(spread) => spread.settle(&mut taking.rows),
+        });
     }
 }
 
@@ -265,15 +419,16 @@ fn address(family: AddressFamily, address: u128) -> String {
     ip_addr(family, address).map_or_else(String::new, |address| address.to_string())
 }
 
-/// Runs an application over the vectors of `args`, put together into records as in `reassembly`.
+/// Runs an application over the vectors of `args`, put together into records as in `reassembly`, in `jobs` threads.
 fn run<A: App>(
     args: &AppArgs,
+    jobs: usize,
     others: &[PathBuf],
     columns: &[rows::Column],
     app: &A,
     reassembly: ReassemblyOptions,
 ) -> Result<()> {
-    let source = vectors::source("FROM", &args.from, &args.allow, args.follow)?;
+    let source = vectors::source("FROM", &args.from, &args.allow, args.follow, args.frames)?;
     let sources = source.files(others);
     let seed = strata_gpv_run::seed().map_err(failed)?;
     let sender_bytes = u64::from(reassembly.flows) * (329 + 28 * u64::from(reassembly.tuples_max));
@@ -310,22 +465,20 @@ fn run<A: App>(
     if let Some(notice) = reader.notice().map_err(failed)? {
         tell(&notice);
     }
-    let mut taking = Taking {
-        app,
-        states: HashMap::new(),
-        rows,
-        packets: 0,
-        without: 0,
-        lacks: None,
-        refused: 0,
-        seed,
-        failure: None,
-    };
-    let (read, ended) = reader.read(&mut taking, &stop, &tell);
-    if let Some(failure) = taking.failure {
-        return Err(failure);
-    }
-    let (rows, packets, lacks) = taking.finish()?;
+    let (read, ended, finished) = thread::scope(|scope| {
+        let work = match jobs {
+            0 | 1 => Work::Here(States::new(app, seed)),
+            _ => Work::Spread(Spread::new(scope, app, seed, jobs)),
+        };
+        let mut taking = Taking::new(app, work, rows, seed);
+        let (read, ended) = reader.read(&mut taking, &stop, &tell);
+        let finished = match taking.failure.take() {
+            Some(failure) => Err(failure),
+            None => taking.finish(),
+        };
+        (read, ended, finished)
+    });
+    let (rows, packets, lacks) = finished?;
     let written = rows.finish()?;
     info!(
         "{} processed; {} written",

@@ -5,6 +5,7 @@
 mod budget;
 mod datagrams;
 mod directory;
+mod frames;
 mod inbox;
 mod outputs;
 mod parts;
@@ -24,6 +25,7 @@ use crate::form::Form;
 use crate::rotation::Rotation;
 
 pub use self::datagrams::Datagrams;
+pub use self::directory::VectorDirectory;
 pub use self::inbox::{GivenRecord, Received, Requests, Sender};
 pub use self::outputs::{RecordFileSpec, RecordsSpec, Sent};
 pub use self::reader::{ListenSpec, RecordOutput, VectorReader, VectorSource, VectorsRead};

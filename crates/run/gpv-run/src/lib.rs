@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! agent     the role that receives vectors (`inbox`: one state for each sender; `datagrams` of others, as of a
-//!           `directory`) and puts them together into records; where those go (`outputs`), in files that can be read
+//!           `directory` or of captured `frames`) and puts them together into records; where those go (`outputs`), in files that can be read
 //!           if the program is killed (`parts`)
 //! run       packets into vectors (`grouping`: a cache and a form), and those to where they go (`outlets`, and the peers
 //!           in a file: `listed`)
@@ -38,8 +38,8 @@ mod tap;
 
 pub use agent::{
     Datagrams, GivenRecord, ListenSpec, Received, RecordFileSpec, RecordOutput, RecordsSpec,
-    Requests, Sender, Sent, VectorAgentOutcome, VectorAgentSpec, VectorReader, VectorSource,
-    VectorsRead,
+    Requests, Sender, Sent, VectorAgentOutcome, VectorAgentSpec, VectorDirectory, VectorReader,
+    VectorSource, VectorsRead,
 };
 pub use columns::{CAPTURED_COLUMNS, COLUMN_NAMES, with_time};
 pub use error::VectorError;

@@ -70,8 +70,7 @@ impl<T: Tuple> Arena<T> {
 fn main() -> Result<(), Box<dyn Error>> {
     let packets = match std::env::args_os().nth(1) {
         Some(word) if word == "--count" => {
-            let mut packets = generated();
-            packets.truncate(COUNTED);
+            let packets = generated(COUNTED);
             let mut cache = Cache::<Basic>::new(Parameters::PAPER, 1)?;
             per_packet_cache(&mut cache, &packets);
             let (basic, full) = (kept::<Basic>(&packets), kept::<Full>(&packets));
@@ -91,7 +90,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             return Ok(());
         }
         Some(path) => captured(&path.into())?,
-        None => generated(),
+        None => generated(PACKETS),
     };
     let flows: std::collections::HashSet<Key> = packets.iter().map(|packet| packet.key).collect();
     println!("{} packets of {} flows", packets.len(), flows.len());
@@ -399,7 +398,7 @@ fn captured(path: &std::path::PathBuf) -> Result<Vec<Packet>, Box<dyn Error>> {
 }
 
 /// A core link's packets.
-fn generated() -> Vec<Packet> {
+fn generated(count: usize) -> Vec<Packet> {
     let profile: Profile = "core-2015".parse().expect("a profile");
     let mut generator = Generator::new(&profile, &GeneratorOptions::default());
     let mut frame = [0; SPACE];
@@ -414,5 +413,5 @@ fn generated() -> Vec<Packet> {
         };
         Packet::read(&headers, bytes, seen).expect("generated packets have flows")
     };
-    (0..PACKETS).map(|_| packet()).collect()
+    (0..count).map(|_| packet()).collect()
 }

@@ -1,8 +1,10 @@
-//! Vectors as bytes: the paper's form ([`paper`]) and our own ([`datagram`]), and what agents ask
-//! caches for ([`control`]); `docs/formats/gpv.md` has the byte maps.
+//! Vectors as bytes: the paper's form ([`paper`]), the frames of its switch ([`frame`]), our own
+//! form ([`datagram`]), and what agents ask caches for ([`control`]); `docs/formats/gpv.md` has the
+//! byte maps.
 
 pub mod control;
 pub mod datagram;
+pub mod frame;
 mod layout;
 pub mod paper;
 

@@ -35,7 +35,7 @@ pub(super) fn ask(
     if !filter.is_empty() {
         return Err(refuse(NO_FILTER));
     }
-    let source = vectors::source("--vectors", from, &args.allow, args.follow)?;
+    let source = vectors::source("--vectors", from, &args.allow, args.follow, args.frames)?;
     let is_live = source.is_live();
     answers.reads(source.files(&args.files));
     let reassembly = ReassemblyOptions {

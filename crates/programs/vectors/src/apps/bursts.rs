@@ -141,7 +141,7 @@ pub(in super::super) fn bursts(args: &BurstsArgs) -> Result<()> {
             ..BurstOptions::default()
         },
     };
-    run(&args.app, &[], &COLUMNS, &app, SHORT)
+    run(&args.app, 1, &[], &COLUMNS, &app, SHORT)
 }
 
 struct Diagnosis {
@@ -164,7 +164,7 @@ impl Queue {
             self.number = self.number.saturating_add(1);
             for (rank, source) in (1..).zip(&burst.sources) {
                 let address = address(source.family, source.address);
-                out.rows.push(&[
+                out.push(&[
                     Cell::Text(out.switch),
                     Cell::U64(self.number),
                     Cell::U64(burst.first_ns),

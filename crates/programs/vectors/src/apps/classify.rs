@@ -38,6 +38,11 @@ pub(in super::super) struct ClassifyArgs {
     /// Classify with this forest, which `strata gpv train` wrote.
     #[arg(short = 'm', long = "model", value_name = "FILE")]
     model: PathBuf,
+
+    /// Use this many threads: each classifies a part of the flows. The rows do not depend on the
+    /// number of threads.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=64))]
+    jobs: u8,
 }
 
 /// Flows that are put together at once for each of 4 senders.
@@ -77,7 +82,14 @@ pub(in super::super) fn classify(args: &ClassifyArgs) -> Result<()> {
         false => REASSEMBLY,
     };
     let app = Classifying { forest };
-    run(&args.app, &others, &COLUMNS, &app, reassembly)
+    run(
+        &args.app,
+        args.jobs.into(),
+        &others,
+        &COLUMNS,
+        &app,
+        reassembly,
+    )
 }
 
 struct Classifying {
@@ -92,16 +104,18 @@ type Take = Box<dyn FnMut(&Key, usize, f32)>;
 struct Flows {
     classifier: Classifier<Take>,
     found: Found,
-    waiting: VecDeque<(Key, u64, FlowRecord)>,
+    /// The number of the record, the flow, when it began, what its packets sum up to.
+    waiting: VecDeque<(u64, Key, u64, FlowRecord)>,
 }
 
 impl Classifying {
     fn give(&self, flows: &mut Flows, out: &mut Out<'_>) -> Result<()> {
         for (class, share) in flows.found.take() {
             let flow = flows.waiting.pop_front();
-            let (key, first_ns, flow) = flow.expect("a class for each flow");
+            let (number, key, first_ns, flow) = flow.expect("a class for each flow");
+            out.place.number = number;
             let [src, dst] = [key.source(), key.destination()];
-            out.rows.push(&[
+            out.push(&[
                 Cell::Text(out.switch),
                 Cell::U64(first_ns),
                 Cell::Text(&address(key.family(), src.address)),
@@ -150,9 +164,15 @@ impl App for Classifying {
             first_ns = first_ns.or(at);
         });
         let first_ns = first_ns.expect("a record has packets");
-        let flow = (*record.key(), first_ns, FlowRecord::of(record));
+        let number = out.place.number;
+        let flow = (number, *record.key(), first_ns, FlowRecord::of(record));
         flows.waiting.push_back(flow);
         flows.classifier.take(0, record);
+        self.give(flows, out)
+    }
+
+    fn settle(&self, flows: &mut Flows, out: &mut Out<'_>) -> Result<()> {
+        flows.classifier.finish();
         self.give(flows, out)
     }
 

@@ -3,9 +3,10 @@
 use anyhow::Result;
 use strata_gpv::agent::Record;
 use strata_gpv::application::{Application as _, Profiler, ProfilerOptions};
-use strata_gpv::{Columns, Full};
+use strata_gpv::{Columns, Full, Key, KeyHasher};
 use strata_terminal::table::Cell;
 use strata_terminal::text::{count_of, number as amount};
+use strata_wire::{exact, mix64};
 
 use super::rows::{Column, SWITCH, number, time, words};
 use super::{App, AppArgs, Out, SHORT, address, run};
@@ -33,6 +34,11 @@ pub(in super::super) struct ProfileArgs {
     /// Keep the times of at most this many packets of each switch, in 8 bytes each.
     #[arg(long, value_name = "N", default_value = "4M", value_parser = amount)]
     packets_max: u64,
+
+    /// Use this many threads: each profiles a part of the hosts, with its share of --packets-max.
+    /// The rows do not depend on the number of threads.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=64))]
+    jobs: u8,
 }
 
 const HOST: Column = words("host", "source address", 15);
@@ -65,13 +71,13 @@ const TIMES: [Column; 3] = [SWITCH, HOST, time("time", "arrival of the packet")]
 pub(in super::super) fn profile(args: &ProfileArgs) -> Result<()> {
     let app = Profiling {
         options: ProfilerOptions {
-            packets_max: args.packets_max,
+            packets_max: args.packets_max.div_ceil(args.jobs.into()),
             ..ProfilerOptions::default()
         },
         each: args.times,
     };
     let columns: &[Column] = if args.times { &TIMES } else { &COLUMNS };
-    run(&args.app, &[], columns, &app, SHORT)
+    run(&args.app, args.jobs.into(), &[], columns, &app, SHORT)
 }
 
 struct Profiling {
@@ -101,6 +107,14 @@ impl App for Profiling {
         Ok(())
     }
 
+    fn part(&self, key: &Key, _hasher: &KeyHasher) -> u64 {
+        // A host is profiled by one thread.
+        let address = key.source().address;
+        let [high, low] =
+            [address >> 64, address & u128::from(u64::MAX)].map(|half| exact::<u64>(half));
+        mix64(high ^ mix64(low))
+    }
+
     fn finish(&self, mut profiler: Profiler, out: &mut Out<'_>) -> Result<Option<String>> {
         let cut = profiler.counters().cut;
         let mut hosts = Vec::new();
@@ -116,12 +130,13 @@ impl App for Profiling {
         });
         hosts.sort_unstable_by_key(|(host, ..)| *host);
         for ((_, bits), family, times) in hosts {
+            (out.place.number, out.place.host) = (family as u64, bits);
             let host = address(family, bits);
             match self.each {
                 true => {
                     for time in times {
                         let cells = [Cell::Text(out.switch), Cell::Text(&host), Cell::U64(time)];
-                        out.rows.push(&cells)?;
+                        out.push(&cells)?;
                     }
                 }
                 false => summary(&host, &times, out)?,
@@ -152,7 +167,7 @@ fn summary(host: &str, times: &[u64], out: &mut Out<'_>) -> Result<()> {
         let rank = gaps.len().saturating_mul(percent).div_ceil(100);
         gaps.get(rank.saturating_sub(1)).copied()
     };
-    out.rows.push(&[
+    out.push(&[
         Cell::Text(out.switch),
         Cell::Text(host),
         Cell::U64(times.len() as u64),

@@ -174,7 +174,7 @@ impl Rows {
     }
 
     /// Writes a row: one cell per column, of the column's kind.
-    pub(super) fn push(&mut self, cells: &[Cell<'_>]) -> Result<()> {
+    pub(super) fn write(&mut self, cells: &[Cell<'_>]) -> Result<()> {
         assert_eq!(cells.len(), self.columns.len(), "a cell for each column");
         self.count = self.count.saturating_add(1);
         let columns = self.columns.iter().zip(cells);

@@ -20,8 +20,13 @@ pub trait Datagrams: Send {
     /// If the datagrams cannot be read.
     fn read(&mut self, wait: Duration, take: &mut dyn FnMut(&[u8]) -> bool) -> Result<bool>;
 
-    /// Records that could not be read so far, each of which had a datagram.
+    /// Records that could not be read so far, each of which had a datagram, or frames, each of which had a vector.
     fn unread(&self) -> u64 {
         0
+    }
+
+    /// What the user should know of those that could not be read, given once.
+    fn warning(&mut self) -> Option<String> {
+        None
     }
 }

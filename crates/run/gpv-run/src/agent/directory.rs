@@ -5,6 +5,7 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::io::{self, BufReader, ErrorKind, Read, Seek as _, SeekFrom};
+use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -23,8 +24,8 @@ const AT_ONCE: usize = 1024;
 const FIRST_LEN: usize = 32;
 const NAMED: &str = "files of a directory have names";
 
-/// The files of a directory, one after the other. Memory: two names for each file, and a datagram.
-pub(super) struct Directory {
+/// The datagrams in the files of a directory, one file after the other. Memory: two names for each file, and a datagram.
+pub struct VectorDirectory {
     path: PathBuf,
     form: Form,
     is_live: bool,
@@ -55,6 +56,8 @@ struct Open {
     at: u64,
     /// A datagram, or as much of it as there is.
     bytes: Vec<u8>,
+    /// Whether all that the file had was given when it was read last.
+    is_at_end: bool,
 }
 
 impl Open {
@@ -79,6 +82,7 @@ impl Open {
             file: BufReader::new(file),
             at,
             bytes: Vec::new(),
+            is_at_end: false,
         }))
     }
 
@@ -118,16 +122,29 @@ impl Open {
     fn advance(&mut self) {
         self.at = self.at.saturating_add(self.bytes.len() as u64);
         self.bytes.clear();
+        self.is_at_end = false;
+    }
+
+    /// Whether another file was not written over this one, as rotations do: bytes that were read before are of this
+    /// file then. Its writer makes it empty first.
+    fn is_as_opened(&self) -> Result<bool> {
+        let mut bytes = [0; FIRST_LEN];
+        let begin = &mut bytes[..self.begin.len()];
+        match self.file.get_ref().read_exact_at(begin, 0) {
+            Ok(()) => Ok(*begin == self.begin),
+            Err(error) if error.kind() == ErrorKind::UnexpectedEof => Ok(false),
+            Err(error) => Err(error).at_with(|| format!("{}: cannot read", self.name)),
+        }
     }
 }
 
-impl Directory {
-    /// The files of this directory, and those that come if it is live.
+impl VectorDirectory {
+    /// The files of this directory, and those that come later if it is live.
     ///
     /// # Errors
     ///
     /// If a file cannot be read, or there are too many, or none that could be read to its end.
-    pub(super) fn open(path: &Path, form: Form, is_live: bool) -> Result<Self> {
+    pub fn open(path: &Path, form: Form, is_live: bool) -> Result<Self> {
         let mut directory = Self {
             path: path.to_owned(),
             form,
@@ -214,11 +231,20 @@ impl Directory {
             return self.open_next(take);
         };
         if open.fill(self.form)? {
+            if self.is_live && !open.is_as_opened()? {
+                if !open.is_at_end {
+                    // Counted as a datagram that cannot be read: the rest of the file was overwritten.
+                    take(&[]);
+                }
+                self.open = None;
+                return Ok(Step::On);
+            }
             open.check(self.form)?;
             let goes_on = take(&open.bytes);
             open.advance();
             return Ok(if goes_on { Step::On } else { Step::Enough });
         }
+        open.is_at_end = open.bytes.is_empty();
         // The end of the file, for now: its writer has begun another one, or will write more.
         if self.is_live && self.waiting.is_empty() {
             self.look()?;
@@ -227,7 +253,7 @@ impl Directory {
             }
             // What it wrote until it began the other one.
             let open = self.open.as_mut().expect("it was open");
-            if open.fill(self.form)? {
+            if open.is_as_opened()? && open.fill(self.form)? && open.is_as_opened()? {
                 open.check(self.form)?;
                 let goes_on = take(&open.bytes);
                 open.advance();
@@ -278,7 +304,7 @@ enum Step {
     Nothing,
 }
 
-impl Datagrams for Directory {
+impl Datagrams for VectorDirectory {
     fn name(&self) -> String {
         self.path.display().to_string()
     }
@@ -407,7 +433,7 @@ mod tests {
     }
 
     /// The first bytes of the datagrams that there are now, and `None` for each that is cut.
-    fn now(directory: &mut Directory) -> Vec<Option<u8>> {
+    fn now(directory: &mut VectorDirectory) -> Vec<Option<u8>> {
         let mut found = Vec::new();
         for _ in 0..3 {
             let mut take = |bytes: &[u8]| {
@@ -420,8 +446,8 @@ mod tests {
         found
     }
 
-    fn live(folder: &Path) -> Directory {
-        Directory::open(folder, Form::Paper, true).unwrap()
+    fn live(folder: &Path) -> VectorDirectory {
+        VectorDirectory::open(folder, Form::Paper, true).unwrap()
     }
 
     #[test]
@@ -454,6 +480,37 @@ mod tests {
         assert_eq!(now(&mut directory), [Some(1)]);
         append(&next, &datagram(3));
         assert_eq!(now(&mut directory), [None, Some(3)]);
+        assert_eq!(now(&mut directory), []);
+    }
+
+    #[test]
+    fn a_file_that_is_written_over_while_it_is_read_is_read_from_its_start() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("v.gpv");
+        append(&file, &datagram(1));
+        append(&file, &datagram(2));
+        let mut directory = live(folder.path());
+        assert_eq!(now(&mut directory), [Some(1), Some(2)]);
+        // As `-W 1` does: longer than what was read.
+        fs::write(&file, [3, 4, 5, 6].map(datagram).concat()).unwrap();
+        assert_eq!(now(&mut directory), [3, 4, 5, 6].map(Some));
+        // Before it was read to its end.
+        append(&file, &datagram(7)[..9]);
+        assert_eq!(now(&mut directory), []);
+        fs::write(&file, [8, 9, 10, 11, 12, 13].map(datagram).concat()).unwrap();
+        let found = now(&mut directory);
+        assert_eq!(
+            found,
+            [
+                None,
+                Some(8),
+                Some(9),
+                Some(10),
+                Some(11),
+                Some(12),
+                Some(13)
+            ]
+        );
         assert_eq!(now(&mut directory), []);
     }
 

@@ -13,11 +13,13 @@ use ipnet::IpNet;
 use rustix::net::sockopt;
 use strata_gpv::agent::ReassemblyOptions;
 use strata_gpv::format::FormatError;
+use strata_gpv::format::frame::FrameWords;
 use strata_role::{Notice, Tell};
 use strata_sys::pause::backoff;
 
 use super::datagrams::Datagrams;
-use super::directory::{self, Directory};
+use super::directory::{self, VectorDirectory};
+use super::frames::Frames;
 use super::inbox::{GivenRecord, Inbox, InboxOptions, Received, Requests};
 use crate::error::{At as _, Result, VectorError};
 use crate::form::Form;
@@ -53,6 +55,14 @@ pub enum VectorSource {
         /// Whether files that are written or made later are read too, until the reader is stopped.
         is_live: bool,
     },
+    /// The frames of the *Flow paper's switch in this capture file, to its end; `-` is standard input. They are read as
+    /// vectors of Strata's form, whatever form is asked for.
+    Frames {
+        /// The capture file.
+        path: PathBuf,
+        /// What the switch says of each packet.
+        words: FrameWords,
+    },
 }
 
 /// Datagrams by UDP.
@@ -79,7 +89,7 @@ pub struct VectorsRead {
     pub overwritten: u64,
     /// Control packets sent to caches, and withheld.
     pub requests: Requests,
-    /// Records of a stream that could not be read: each had a datagram.
+    /// Records of a stream, or frames, that could not be read.
     pub unread: u64,
 }
 
@@ -124,7 +134,7 @@ impl VectorSource {
     pub fn files(&self) -> Vec<PathBuf> {
         match self {
             Self::Listen(_) => Vec::new(),
-            Self::Ring(path) | Self::File(path) => vec![path.clone()],
+            Self::Ring(path) | Self::File(path) | Self::Frames { path, .. } => vec![path.clone()],
             Self::Directory { path, .. } => directory::files(path).into_iter().flatten().collect(),
         }
     }
@@ -132,7 +142,7 @@ impl VectorSource {
     fn flush_idle(&self) -> Option<Duration> {
         match self {
             Self::Listen(listen) => listen.flush_idle,
-            Self::Ring(_) | Self::File(_) | Self::Directory { .. } => None,
+            Self::Ring(_) | Self::File(_) | Self::Directory { .. } | Self::Frames { .. } => None,
         }
     }
 }
@@ -172,7 +182,10 @@ impl Input {
                 file: file(path)?,
             },
             VectorSource::Directory { path, is_live } => {
-                Self::Given(Box::new(Directory::open(path, form, *is_live)?))
+                Self::Given(Box::new(VectorDirectory::open(path, form, *is_live)?))
+            }
+            VectorSource::Frames { path, words } => {
+                Self::Given(Box::new(Frames::open(path, *words)?))
             }
         })
     }
@@ -239,6 +252,10 @@ impl VectorReader {
         reassembly: ReassemblyOptions,
         senders_max: usize,
     ) -> Result<Self> {
+        let form = match source {
+            VectorSource::Frames { .. } => Form::Strata,
+            _ => form,
+        };
         let options = InboxOptions {
             form,
             senders_max,
@@ -441,6 +458,9 @@ impl<O: RecordOutput> Reading<'_, O> {
                 kept_up.is_ok() && !self.is_done() && !stop.load(Ordering::Relaxed)
             });
             self.unread = source.unread();
+            if let Some(warning) = source.warning() {
+                (self.tell)(&Notice::warning(warning));
+            }
             ended = kept_up;
             match more {
                 Ok(true) => {}

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use strata_gpv::agent::ReassemblyOptions;
+use strata_gpv::format::frame::FrameWords;
 use strata_gpv_run::{
     Datagrams, Form, ListenSpec, VectorError, VectorReader, VectorSource, VectorsRead,
 };
@@ -25,6 +26,25 @@ const RECORDS_AT_ONCE: u64 = 1_024;
 /// The port of an address without one: that of IPFIX.
 const PORT: u16 = 4739;
 
+/// What a switch says of packets in the frames in which it exports vectors.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
+pub enum FrameForm {
+    /// The tuples of section 6.2 of the paper: times, sizes, the flag of a long queue.
+    Paper,
+    /// Only sizes, and at most 2 packets in a narrow vector, like the program in the paper's
+    /// repository: the time of a packet is the time at which the frame was captured.
+    Published,
+}
+
+impl FrameForm {
+    fn words(self) -> FrameWords {
+        match self {
+            Self::Paper => FrameWords::Paper,
+            Self::Published => FrameWords::Lengths,
+        }
+    }
+}
+
 /// A source of vectors that a command names.
 #[derive(Clone, Debug)]
 pub struct VectorsFrom(Place);
@@ -40,20 +60,40 @@ enum Place {
 }
 
 /// The source that `from` names: `udp://ADDRESS[:PORT]`, `stream://DIR/NAME`, a ring, a file, a directory, or `-`.
-/// `option` is how errors name it. If `follows`, what comes later is read too.
+/// `option` is how errors name it. If `follows`, what comes later is read too. With `frames`, it is a capture file of
+/// frames of this form.
 ///
 /// # Errors
 ///
 /// If other machines can reach the address and no sender is named, or senders are named for a file, or a source that
-/// has an end is to be followed.
-pub fn source(option: &str, from: &str, allow: &[String], follows: bool) -> Result<VectorsFrom> {
+/// has an end is to be followed, or one that is no file has frames.
+pub fn source(
+    option: &str,
+    from: &str,
+    allow: &[String],
+    follows: bool,
+    frames: Option<FrameForm>,
+) -> Result<VectorsFrom> {
     let at = from.strip_prefix("udp://");
     if at.is_none() && !allow.is_empty() {
         return Err(refuse(format!(
             "--allow applies only to {option} udp://ADDRESS"
         )));
     }
-    let source = match (at, from.strip_prefix("stream://")) {
+    let stream = from.strip_prefix("stream://");
+    if let Some(form) = frames {
+        if at.is_some() || stream.is_some() || follows || Path::new(from).is_dir() {
+            return Err(refuse(format!(
+                "--frames applies only to a capture file, to its end: write frames to a file or a pipe, as with \
+                 tcpdump -w, and name this file as {option}"
+            )));
+        }
+        return Ok(VectorsFrom(Place::Vectors(VectorSource::Frames {
+            path: PathBuf::from(from),
+            words: form.words(),
+        })));
+    }
+    let source = match (at, stream) {
         (Some(at), _) => VectorSource::Listen(listen(option, from, at, allow)?),
         (None, Some(place)) => {
             let (dir, name) = feed::named_place(option, place)?;
@@ -104,7 +144,7 @@ impl VectorsFrom {
     pub fn is_live(&self) -> bool {
         match &self.0 {
             Place::Vectors(VectorSource::Listen(_) | VectorSource::Ring(_)) => true,
-            Place::Vectors(VectorSource::File(_)) => false,
+            Place::Vectors(VectorSource::File(_) | VectorSource::Frames { .. }) => false,
             Place::Vectors(VectorSource::Directory { is_live, .. })
             | Place::Stream { is_live, .. } => *is_live,
         }
@@ -257,7 +297,7 @@ impl Missing {
                 "datagram",
                 "were overwritten in the ring before they were read",
             ),
-            (read.unread, "record", "of the stream could not be read"),
+            (read.unread, "record", "could not be read"),
         ];
         let ignored = [
             (

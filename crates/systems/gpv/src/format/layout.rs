@@ -41,6 +41,29 @@ layout!(
 );
 const _: () = assert!(size_of::<PaperHeader>() * 8 == 192);
 
+/// A frame that the published switch program exports, up to its words; see [`super::frame`].
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub(crate) struct FrameHeader {
+    pub(crate) macs: [u8; 12],
+    pub(crate) ether_type: big_endian::U16,
+    pub(crate) real_ether_type: big_endian::U16,
+    pub(crate) wide: big_endian::U16,
+    pub(crate) source: big_endian::U32,
+    pub(crate) destination: big_endian::U32,
+    pub(crate) source_port: big_endian::U16,
+    pub(crate) destination_port: big_endian::U16,
+    pub(crate) start: big_endian::U32,
+    pub(crate) count: big_endian::U16,
+    pub(crate) protocol: u8,
+}
+layout!(
+    FrameHeader, 37,
+    macs at 0, ether_type at 12, real_ether_type at 14, wide at 16, source at 18,
+    destination at 22, source_port at 26, destination_port at 28, start at 30, count at 34,
+    protocol at 36,
+);
+
 /// The start of a datagram of ours, little-endian.
 ///
 /// ```text

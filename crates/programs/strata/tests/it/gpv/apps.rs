@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Stdio;
 
 use serde_json::Value;
-use strata_gpv::application::Forest;
+use strata_gpv::application::{FLOW_FEATURES, Forest};
 use strata_testkit::data_dir;
 
 use super::models::has_python;
@@ -256,4 +256,59 @@ fn what_is_lacking_is_said() {
     fs::write(&cut, &bytes[..bytes.len() - 20]).unwrap();
     let said = says(gpv(&["profile"]).arg(&cut), 1);
     assert!(said.contains("cut.gpv"), "{said}");
+}
+
+/// The rows of an answer in CSV, in a fixed order.
+fn sorted(csv: &str) -> Vec<&str> {
+    let mut rows: Vec<&str> = csv.lines().skip(1).collect();
+    rows.sort_unstable();
+    rows
+}
+
+#[test]
+fn rows_do_not_depend_on_the_number_of_threads() {
+    let dir = tempfile::tempdir().unwrap();
+    let trace = vectors_of(&labelled("ad-attacks"), dir.path());
+    let switches = dir.path().join("switches.gpv");
+    // More records than a round has.
+    fs::write(&switches, of_switches(2000).concat()).unwrap();
+    let switches = switches.to_str().unwrap();
+    let forest = dir.path().join("flows.forest");
+    let text = format!(
+        "strata-flow-forest 1\nfeatures {}\nclass small\nclass large\ntree\nsplit {} 100 1 2\nleaf 1 0\nleaf 0 1\n",
+        FLOW_FEATURES.join(" "),
+        FLOW_FEATURES[0]
+    );
+    fs::write(&forest, text).unwrap();
+    let forest = forest.to_str().unwrap();
+    for (file, words) in [
+        (trace.as_str(), vec!["profile"]),
+        (&trace, vec!["profile", "--times"]),
+        (&trace, vec!["classify", "-m", forest]),
+        (switches, vec!["profile", "--times"]),
+        (switches, vec!["classify", "-m", forest]),
+    ] {
+        let rows = |jobs| ok(gpv(&words).args([file, "-F", "csv", "--jobs", jobs]));
+        let expected = rows("1");
+        assert!(sorted(&expected).len() > 5, "{expected}");
+        for jobs in ["2", "5"] {
+            let found = rows(jobs);
+            assert_eq!(sorted(&found), sorted(&expected), "{words:?} {jobs}");
+            // Times of a switch are in order, of one host after the other.
+            assert!(
+                words[0] != "profile" || found == expected,
+                "{words:?} {jobs}"
+            );
+        }
+    }
+    // What one thread leaves out is left out by several, and said.
+    let few = ["profile", switches, "--packets-max", "1000", "-F", "csv"];
+    for jobs in ["1", "3"] {
+        let said = says(gpv(&few).args(["--jobs", jobs]), 1);
+        assert!(
+            said.contains("there is room for --packets-max packets"),
+            "{said}"
+        );
+    }
+    says(gpv(&few).args(["--jobs", "0"]), 2);
 }

@@ -2,6 +2,7 @@
 
 mod applications;
 mod apps;
+mod frames;
 mod models;
 mod rotation;
 mod shared;
