@@ -1,7 +1,7 @@
 //! Bridges and ports of Open vSwitch, from its database (RFC 7047, and the schema `Open_vSwitch`).
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::{self, ErrorKind, Read as _, Write as _};
+use std::io::{self, BufReader, ErrorKind, Read as _, Write as _};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -86,7 +86,8 @@ impl Ovsdb {
         });
         server.write_all(request.to_string().as_bytes())?;
         // Nothing is between messages: one ends where its value does.
-        let answers = serde_json::Deserializer::from_reader(server.take(ANSWER_BYTES));
+        let answers =
+            serde_json::Deserializer::from_reader(BufReader::new(server.take(ANSWER_BYTES)));
         let answer = answers.into_iter::<Value>().next();
         let mut answer = answer.ok_or(ErrorKind::UnexpectedEof)??;
         Ok(answer["result"].take())
