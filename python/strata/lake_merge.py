@@ -136,7 +136,8 @@ def tidy(
             missing.setdefault((identity[0], lake_index.day_of(file.hour)), []).append(file)
             done.covered += 1
     for (sensor, _), of_sensor in missing.items():
-        lake_index.cover(lake, namespace, sensor, of_sensor)
+        # Also in place of a lost index file of the same files.
+        lake_index.cover(lake, namespace, sensor, of_sensor, uuid.uuid4().hex)
     index = index.refresh()
     # After the index was read: files that a publication has announced are not in the table yet.
     runs = _runs(index)
@@ -201,6 +202,9 @@ def _by_target(runs: list[_Run], now: datetime) -> dict[str, list[_Run]]:
 def _is_due(
     period: str, runs: list[_Run], live: set[tuple[str, str, int]], now: datetime, forget: bool
 ) -> bool:
+    if any(not covers for run in runs for covers in run.covers):
+        # It is lost or damaged.
+        return True
     entries = {True: 0, False: 0}
     is_listed = {True: False, False: False}
     for run in runs:
@@ -235,6 +239,8 @@ def _merged(
         sources = []
         for run in runs:
             for file, covers in zip(run.files, run.covers, strict=True):
+                if not covers:
+                    continue
                 opened = stack.enter_context(index.io.new_input(file.file_path).open())
                 with reading(file.file_path):
                     parquet = pq.ParquetFile(opened)
