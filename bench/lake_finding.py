@@ -114,9 +114,9 @@ def sizes(directory):
         new.append(lake_index.sorted_entries([entries]))
         covers = [lake_index.Covered("edge", f"s3://traffic/{at}.parquet", 1, KEYS_MERGED)]
         live.add(covers[0].file)
-        runs.append(lake_merge._Run("2026-01-31", [new.close(covers)], [covers]))
+        runs.append(lake_merge.Run("2026-01-31", [new.close(covers)], [covers]))
     began = time.process_time()
-    lake_merge._merged(index, "2026-01-31", runs, live)
+    lake_merge.merged(index, "2026-01-31", runs, live)
     merged_per_s = MERGED * KEYS_MERGED / (time.process_time() - began)
     shutil.rmtree(place)
     return rows, merged_per_s

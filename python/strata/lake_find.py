@@ -133,8 +133,12 @@ def _looked_up(
 
     def of(item: tuple[DataFile, set[int]]) -> Any:
         file, of_file = item
-        with open_counted(index.io, file.file_path, reads) as parquet:
-            return lake_index.covers(parquet), lake_index.look_up(parquet, of_file)
+        try:
+            with open_counted(index.io, file.file_path, reads) as parquet:
+                return lake_index.covers(parquet), lake_index.look_up(parquet, of_file)
+        except LakeError:
+            # Lost or damaged: what it covered is searched itself.
+            return [], set()
 
     with ThreadPoolExecutor(READERS) as readers:
         yield from readers.map(of, wanted)

@@ -250,9 +250,12 @@ def written(index: Table, period: str, name: str, files: list[tuple[str, PartFil
     )
 
 
-def cover(lake: Catalog, namespace: str, sensor: str, files: Iterable[PartFile]) -> None:
+def cover(
+    lake: Catalog, namespace: str, sensor: str, files: Iterable[PartFile], by: str = ""
+) -> None:
     """Gives the index the keys of files that a publication is about to add. If this is repeated,
-    the index has them once. Raises `LakeError`, or an error of the catalog."""
+    the index has them once for each value of `by`. Raises `LakeError`, or an error of the
+    catalog."""
     index = table(lake, namespace, create=True)
     assert index is not None
     days: dict[str, list[PartFile]] = {}
@@ -260,7 +263,7 @@ def cover(lake: Catalog, namespace: str, sensor: str, files: Iterable[PartFile])
         days.setdefault(day_of(file.hour), []).append(file)
     wanted = {}
     for day, of_day in days.items():
-        text = json.dumps(sorted((file.url, file.bytes) for file in of_day))
+        text = json.dumps([by, sorted((file.url, file.bytes) for file in of_day)])
         wanted[f"/{day}/{sensor}-{hashlib.sha256(text.encode()).hexdigest()[:32]}-"] = of_day
     made: dict[str, DataFile] = {}
 
@@ -337,11 +340,15 @@ def covers(parquet: pq.ParquetFile) -> list[Covered]:
 
 
 def covered_by(index: Table, files: list[DataFile]) -> list[list[Covered]]:
-    """The files that each of these index files covers; reads their footers."""
+    """The files that each of these index files covers: none if it is lost or damaged. Reads their
+    footers."""
 
     def of(file: DataFile) -> list[Covered]:
-        with reading(file.file_path), index.io.new_input(file.file_path).open() as opened:
-            return covers(pq.ParquetFile(opened))
+        try:
+            with reading(file.file_path), index.io.new_input(file.file_path).open() as opened:
+                return covers(pq.ParquetFile(opened))
+        except LakeError:
+            return []
 
     with ThreadPoolExecutor(READERS) as readers:
         return list(readers.map(of, files))

@@ -63,11 +63,12 @@ class Tidied:
 
 
 @dataclass
-class _Run:
+class Run:
     """Index files that were written together, by ranges of keys."""
 
     period: str
     files: list[DataFile] = field(default_factory=list)
+    # The files of `flows` that each of them covers: none if it is lost or damaged.
     covers: list[list[Covered]] = field(default_factory=list)
 
 
@@ -136,7 +137,8 @@ def tidy(
             missing.setdefault((identity[0], lake_index.day_of(file.hour)), []).append(file)
             done.covered += 1
     for (sensor, _), of_sensor in missing.items():
-        lake_index.cover(lake, namespace, sensor, of_sensor)
+        # Also in place of a lost index file of the same files.
+        lake_index.cover(lake, namespace, sensor, of_sensor, uuid.uuid4().hex)
     index = index.refresh()
     # After the index was read: files that a publication has announced are not in the table yet.
     runs = _runs(index)
@@ -145,7 +147,7 @@ def tidy(
         if not _is_due(period, of_period, live, now, forget):
             continue
         old = [file for run in of_period for file in run.files]
-        new = _merged(index, period, of_period, live)
+        new = merged(index, period, of_period, live)
         paths = {file.file_path for file in old}
 
         def replaced(
@@ -170,26 +172,26 @@ def tidy(
     return done
 
 
-def _runs(index: Table) -> list[_Run]:
+def _runs(index: Table) -> list[Run]:
     """The index files, those that were written together by their common name."""
     files = all_files(index)
-    found: dict[str, _Run] = {}
+    found: dict[str, Run] = {}
     for file, covers in zip(files, lake_index.covered_by(index, files), strict=True):
         name = file.file_path.rsplit("/", 1)[-1].split(".")[0]
-        run = found.setdefault(name, _Run(str(file.partition[0])))
+        run = found.setdefault(name, Run(str(file.partition[0])))
         run.files.append(file)
         run.covers.append(covers)
     return list(found.values())
 
 
-def _by_target(runs: list[_Run], now: datetime) -> dict[str, list[_Run]]:
+def _by_target(runs: list[Run], now: datetime) -> dict[str, list[Run]]:
     """The index files by the period that they will be merged to: a month that has ended and has
     not too many files, or a day."""
     files: dict[str, int] = {}
     for run in runs:
         month = lake_index.month_of(run.period)
         files[month] = files.get(month, 0) + len(run.covers[0])
-    found: dict[str, list[_Run]] = {}
+    found: dict[str, list[Run]] = {}
     for run in runs:
         month = lake_index.month_of(run.period)
         has_ended = month < lake_index.month_of(f"{now:%Y-%m-%d}")
@@ -199,8 +201,11 @@ def _by_target(runs: list[_Run], now: datetime) -> dict[str, list[_Run]]:
 
 
 def _is_due(
-    period: str, runs: list[_Run], live: set[tuple[str, str, int]], now: datetime, forget: bool
+    period: str, runs: list[Run], live: set[tuple[str, str, int]], now: datetime, forget: bool
 ) -> bool:
+    if any(not covers for run in runs for covers in run.covers):
+        # It is lost or damaged.
+        return True
     entries = {True: 0, False: 0}
     is_listed = {True: False, False: False}
     for run in runs:
@@ -215,8 +220,8 @@ def _is_due(
     return len(runs) >= (2 if has_ended else MERGED_DURING_DAY)
 
 
-def _merged(
-    index: Table, period: str, runs: list[_Run], live: set[tuple[str, str, int]]
+def merged(
+    index: Table, period: str, runs: list[Run], live: set[tuple[str, str, int]]
 ) -> list[DataFile]:
     """Writes the entries of these index files anew, without those of files that left the table.
     Returns nothing if none are left."""
@@ -235,6 +240,8 @@ def _merged(
         sources = []
         for run in runs:
             for file, covers in zip(run.files, run.covers, strict=True):
+                if not covers:
+                    continue
                 opened = stack.enter_context(index.io.new_input(file.file_path).open())
                 with reading(file.file_path):
                     parquet = pq.ParquetFile(opened)

@@ -5,6 +5,7 @@ age (`strata lake expire`). Files of logs are never touched here: they belong to
 import json
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 
@@ -266,7 +267,8 @@ def expire_snapshots(table: Table, before_s: float | None) -> tuple[int, int]:
     # Also of snapshots that others have committed meanwhile.
     deleted = had - _files_of_snapshots(table, left)
     for location in deleted:
-        table.io.delete(location)
+        with suppress(FileNotFoundError):
+            table.io.delete(location)
     return len(gone), len(deleted)
 
 

@@ -333,6 +333,24 @@ def test_what_leaves_the_table_leaves_the_index(tmp_path, site):
     assert not [name for _, _, names in os.walk(place) for name in names]
 
 
+def test_index_files_that_are_lost_or_damaged_are_made_again(tmp_path, site):
+    logs = {f"edge{seed}": forged.log(tmp_path / f"{seed}", seed) for seed in (1, 2, 3)}
+    for sensor, made in logs.items():
+        publish(made, site, sensor)
+    index = lake.catalog(*site).load_table("site.flow_index")
+    paths = [file.file_path.removeprefix("file://") for file in lake_index.all_files(index)]
+    os.remove(paths[0])
+    with open(paths[1], "r+b") as damaged:
+        damaged.seek(-20, os.SEEK_END)
+        damaged.write(b"x" * 20)
+    assert find(site, ids_of(logs)[0]).uncovered == 12
+    is_right(site, logs)
+    assert tidy(site, snapshots_s=0, now_s=10**10).covered == 12
+    assert state(site).covered == state(site).of_files == 18
+    assert sorted_entries(site) == expected_entries(logs)
+    is_right(site, logs)
+
+
 def test_moved_logs_and_renamed_sensors_are_found(tmp_path, site):
     made = forged.log(tmp_path / "log")
     publish(made, site)

@@ -1,4 +1,5 @@
-//! `strata lake`: what is in the Iceberg tables of many logs, and what leaves them. The Python package knows catalogs.
+//! `strata lake`: what is in the Iceberg tables of many logs, what leaves them, and searches in them. The Python package
+//! knows catalogs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
