@@ -879,7 +879,7 @@ fn a_table_says_what_is_wrong_with_it() {
     assert!(alone("[[watch]]\nname = \"w\"\nabove = 1").contains("list"));
     let watch = "[[watch]]\nname = \"w\"\nabove = 1\nlist = 0";
     assert!(problem(watch).contains("a report appends other data"));
-    assert!(problem("dscp = 64").contains("below 64"));
+    assert!(problem("dscp = 64").contains("from 0 to 63"));
     assert!(problem("udp-prot = 1").contains("udp-prot"));
     let rule = |rest: &str| {
         problem(&format!(

@@ -115,7 +115,7 @@ fn a_collector_shows_what_it_has_received() {
     for part in [
         format!("collector, writes {}, for ", out.display()),
         format!("collects on UDP {listen}\n"),
-        String::from("refused  datagrams not accepted: unreadable: 1\n"),
+        String::from("refused  1 datagram unreadable\n"),
         format!("web-1 (127.0.0.1, identity 4711): {PACKETS} packets, "),
         format!("; {cut} cut; 0 lost; 0 before; 0 dropped by its kernel; heard "),
         String::from(" a datagram from 127.0.0.1 is not accepted: "),

@@ -21,7 +21,7 @@ fn lines_that_are_not_json_are_left_out_and_counted() {
     let found = streams.tail(&["--cursor", "0.0", "--where", "a=2"]);
     assert_eq!(found, "{\"a\": 2}\n");
     let said = refused(&mut streams.command("tail", &["--where", "a=2"]));
-    assert!(said.contains("--cursor 0.0 for all"), "{said}");
+    assert!(said.contains("--cursor 0.0 (for all)"), "{said}");
     let said = refused(&mut streams.command("tail", &["-n", "1", "--where", "a"]));
     assert!(said.contains("write KEY=VALUE"), "{said}");
 }

@@ -171,8 +171,8 @@ fn what_cannot_be_kept_is_refused_and_the_default_is_what_can_be() {
     for (retain, problem) in [
         ("5MiB", "holds at most 4.2 MB"),
         ("10gb", "--retain '10gb': write a size such as 10GB"),
-        ("1.5GB", "a whole number and kB, MB, GB, TB, KiB"),
-        ("7days", "or s, min, h, d or w"),
+        ("1.5GB", "Numbers are whole; units are kB, MB, GB, TB, KiB"),
+        ("7days", "s, min, h, d and w for ages"),
         ("1MiB,", "--retain '': write a size"),
         ("0d", "--retain '0d': an age of 0 would keep nothing"),
         ("1MiB,0s", "--retain '0s': an age of 0 would keep nothing"),
