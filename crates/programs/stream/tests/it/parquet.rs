@@ -134,8 +134,8 @@ fn files_of_consecutive_times_have_each_record_once() {
     for part in 0..4 {
         let from = (part > 0).then(|| seconds(times[part - 1]));
         let to = (part < 3).then(|| seconds(times[part]));
-        let from = from.iter().flat_map(|from| ["--from", from]);
-        let to = to.iter().flat_map(|to| ["--to", to]);
+        let from = from.iter().flat_map(|from| ["--from", from.as_str()]);
+        let to = to.iter().flat_map(|to| ["--to", to.as_str()]);
         let options: Vec<&str> = from.chain(to).collect();
         let (rows, _) = parquet(&streams, &python, &options);
         assert_eq!(rows.len(), 2_000, "{options:?}");
