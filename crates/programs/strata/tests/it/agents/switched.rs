@@ -1,5 +1,6 @@
 //! An agent captures ports of Open vSwitch, whose datapath in user space sends packets anew: what crosses it is
 //! exported once, as the kernel counts what comes in.
+#![allow(clippy::print_stderr, reason = "it says why tests do not run")]
 
 use std::env;
 use std::ffi::OsString;
