@@ -39,8 +39,6 @@ struct Deployment<'a> {
     recorder: Running,
     /// Of all that were started.
     runs: usize,
-    /// Packets sent by each host.
-    sent: u64,
 }
 
 fn agent(host: &Namespace, dir: &Path, controller: &Controller, number: usize) -> Running {
@@ -104,7 +102,6 @@ impl<'a> Deployment<'a> {
             middle,
             hosts,
             runs: 0,
-            sent: 0,
         }
     }
 
@@ -118,7 +115,6 @@ impl<'a> Deployment<'a> {
                 }
             });
         }
-        self.sent += count;
     }
 
     /// The sums of both destinations.
