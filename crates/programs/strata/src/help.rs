@@ -47,6 +47,7 @@ Tools
   generate, replay    Generate traffic from a seed; replay a capture
   config, bug-report  Make a configuration file; write a report about a fault
 Topics (strata help TOPIC): filters, granularities, budgets, times, keys
+Every command has --help, and accepts --color auto, always or never.
 ";
 
 /// Options of `record` in `record -h`, by their long names; `record --help` has all.

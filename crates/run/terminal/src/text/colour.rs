@@ -26,18 +26,16 @@ static CHOSEN: OnceLock<ColourChoice> = OnceLock::new();
 /// The name of the option.
 const OPTION: &str = "color";
 
-/// The option `--color`, which every command of every program accepts.
+/// The option `--color`, which every command of every program accepts. The program's own help names it, and not that of
+/// each command.
 #[must_use]
 pub fn option() -> Arg {
-    let help = "Choose when errors, warnings and losses are coloured: auto (on a terminal, unless NO_COLOR is set), \
-                always or never.";
     Arg::new(OPTION)
         .long(OPTION)
         .value_name("WHEN")
-        .help(help)
+        .help("Colour errors, warnings and losses: auto, always or never")
         .value_parser(EnumValueParser::<ColourChoice>::new())
-        .hide_possible_values(true)
-        .hide_short_help(true)
+        .hide(true)
         .global(true)
 }
 

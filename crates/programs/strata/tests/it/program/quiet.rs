@@ -207,9 +207,11 @@ fn warnings_have_a_colour_on_a_terminal() {
         "strata-models",
     ] {
         let program = Path::new(env!("CARGO_BIN_EXE_strata")).with_file_name(program);
-        let help = Command::new(program).arg("--help").output().unwrap();
-        let help = String::from_utf8(help.stdout).unwrap();
-        assert!(help.contains("--color <WHEN>"), "{help}");
+        let refused = Command::new(program)
+            .args(["--color", "sometimes"])
+            .output();
+        let refused = String::from_utf8(refused.unwrap().stderr).unwrap();
+        assert!(refused.contains("auto, always, never"), "{refused}");
     }
 }
 
