@@ -6,6 +6,7 @@ mod error;
 mod example;
 mod export;
 mod keys;
+mod listening;
 mod names;
 mod reference;
 mod tunnels;

@@ -11,6 +11,7 @@ mod models;
 mod observed;
 mod policies;
 mod settings;
+mod shortage;
 mod shown;
 mod timed;
 

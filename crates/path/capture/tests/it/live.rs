@@ -719,7 +719,7 @@ fn one_direction_of_an_interface_is_captured() {
 }
 
 #[test]
-fn one_direction_of_an_interface_comes_to_one_ring() {
+fn one_direction_of_an_interface_is_captured_in_one_ring() {
     one_direction(Rings::One);
 }
 

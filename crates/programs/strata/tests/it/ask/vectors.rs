@@ -62,7 +62,7 @@ fn a_ring_is_read_until_its_writer_ends() {
 
 /// The depth of the queue that packet `n` of a flow finds.
 fn depth(switch: u32, n: u32) -> u32 {
-    (switch * 31 + n * n * 7) % 1000
+    (switch * 31 + n % 1000 * (n % 1000) * 7) % 1000
 }
 
 /// Vectors of two switches, 3 flows each, 20 packets a vector, `vectors` of each flow; and the datagram of each

@@ -238,7 +238,7 @@ fn a_disk_limit_holds_for_a_log_of_what_is_collected() {
             .args(small)
             .arg(&log),
     );
-    assert!(text.contains("-C 2MiB"), "{text}");
+    assert!(text.contains("-C 2 (in MB)"), "{text}");
     let limited = ["--mode", "log-all", "-C", "1MiB", "--disk-limit", "8MiB"];
     let limited = [&limited[..], &["--when-full", "drop"]].concat();
     let collector = started(&socket, ("-o", &log), &limited);

@@ -321,7 +321,7 @@ fn what_cannot_be_run_is_refused_with_what_to_do() {
             &["agent", "--listen", "127.0.0.1:0", "--allow", "here"],
             "network",
         ),
-        (&["agent", "-r", trace, "-w", "-"], "need a name"),
+        (&["agent", "-r", trace, "-w", "-"], "needs a name"),
         (
             &[
                 "agent",

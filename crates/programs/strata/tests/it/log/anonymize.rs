@@ -287,7 +287,7 @@ fn what_cannot_be_anonymized_is_refused_or_said() {
     fs::write(&short, "0123").unwrap();
     for (file, why) in [
         (short.to_str().unwrap(), "is 4 bytes long, not the 32 bytes"),
-        ("/dev/zero", "has 4096 bytes"),
+        ("/dev/zero", "is 4096 bytes long"),
         ("missing.key", "missing.key: cannot read the key"),
     ] {
         let said = failed(&mut export(out, file, &[]));

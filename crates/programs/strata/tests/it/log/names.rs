@@ -440,9 +440,15 @@ fn files_that_are_no_names_are_refused() {
         command.arg("top").arg(&log).args(arguments);
         command
     };
-    for by in ["country", "as", "network"] {
+    for (by, option) in [
+        ("country", "--mmdb"),
+        ("as", "--mmdb"),
+        ("network", "--names"),
+    ] {
         let said = refused(&mut run(&["--by", by]));
-        assert!(said.contains(&format!("--by {by}: name")), "{said}");
+        let says = |text: &str| assert!(said.contains(text), "{said}");
+        says(&format!("--by {by}"));
+        says(&format!("{option} FILE"));
     }
     let mmdb = file.to_str().unwrap();
     fs::write(&file, "no database").unwrap();

@@ -495,7 +495,7 @@ impl Collector {
         let answers = SocketAddr::new(connection.peer.ip(), begin.port);
         let local = connection.lines.stream().local_addr();
         let local = local
-            .at("cannot get the address of the connection")?
+            .at("cannot get this end's address")?
             .ip()
             .to_canonical();
         let local = SocketAddr::new(local, self.listen.port());
