@@ -122,8 +122,8 @@ fn reach(dir: &Path) -> Reach {
 fn say_what_is_gone(stripes: &[String]) {
     for stripe in stripes {
         text::warn(&format!(
-            "stripe {stripe} is missing, and its records are skipped: is its disk mounted, or its \
-             server running?"
+            "cannot read {stripe}; its records are skipped: is its disk mounted, or its server \
+             running?"
         ));
     }
 }

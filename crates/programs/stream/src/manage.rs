@@ -37,7 +37,8 @@ Examples:
 
 Streams of a directory share its disk space, in pages of 4 MiB. A new stream takes 256 KiB, or with
 stripes a whole page; --pages 4KiB-4KiB-64KiB makes small pages, for many streams with few records
-each. A stream at its limit overwrites its own oldest page. Names have 1 to 64 letters, digits, '.', '_' and '-'.
+each. A stream at its limit overwrites its own oldest page. Names have 1 to 64 letters, digits, '.',
+'_' and '-'.
 
 With --stripe, the pages of all streams of the directory go in turn to the directory itself, to
 directories on other disks, and to whole disks, partitions or volumes, which must be empty unless

@@ -33,13 +33,13 @@ Examples:
   strata read log/ --reason alert
 
 A line has the time, the packet in a short form of tcpdump -n's notation, the class and the reason
-as in the comments of an export, and the names, countries and systems of its addresses that --names,
---dns-names and --mmdb provide, and the processes that record --processes noted. For a tunnelled packet, the innermost packet is shown. Recordings
-follow one another, as in an export; the packets of each are in order of time. Packets of several
-logs are merged by time, and each line begins with the name of the log. 'length' is the length of
-the payload on the wire (for ICMP and other protocols without ports: of the whole message), even if
-only a part was kept. Addresses and ports are numbers: -n, as for tcpdump, is accepted and changes
-nothing.
+as in the comments of an export, the names, countries and systems of its addresses that --names,
+--dns-names and --mmdb provide, and its processes that record --processes noted. For a tunnelled
+packet, the innermost packet is shown. Recordings follow one another, as in an export; the packets
+of each are in order of time. Packets of several logs are merged by time, and each line begins with
+the name of the log. 'length' is the length of the payload on the wire (for ICMP and other protocols
+without ports: of the whole message), even if only a part was kept. Addresses and ports are numbers:
+-n, as for tcpdump, is accepted and changes nothing.
 
 Exit status: 0 if everything selected is printed; 1 if not, because of an invalid filter or time, no
 log, damaged packets, packets whose interface or classification record is missing from the log, or a

@@ -25,7 +25,9 @@ pub(crate) fn errors(output: &Output) -> String {
 
 /// How many records are missing, as a reader says.
 pub(crate) fn missing(said: &str) -> usize {
-    let line = said.lines().find(|line| line.ends_with("missing"));
+    let line = said
+        .lines()
+        .find(|line| line.contains(" missing: lost or damaged"));
     let digits: String = line
         .map_or("0", |line| line)
         .chars()

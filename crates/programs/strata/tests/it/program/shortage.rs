@@ -429,7 +429,8 @@ fn over_a_lossy_wire(name: &str, how: &[&str]) -> (String, String) {
     // The step says why, as a share.
     let shares = text.match_indices(" % of the messages to the relay are lost");
     for (at, _) in shares {
-        let number = text[..at].rsplit(' ').next().unwrap();
+        let is_other = |letter: char| !letter.is_ascii_digit() && letter != '.';
+        let number = text[..at].rsplit(is_other).next().unwrap();
         let share: f64 = number.parse().unwrap();
         assert!((0.0..=100.0).contains(&share), "{text}");
     }
@@ -518,7 +519,7 @@ fn room_is_made_and_what_is_protected_stays() {
     assert!(used < 0.9, "{used}");
     drop(sending);
     let text = recording.ended_well();
-    assert!(text.contains("block files"), "{text}");
+    assert!(text.contains("deleted 1 block file"), "{text}");
     assert!(text.contains("+ dropped 0 + in_flight 0"), "{text}");
     let verify = Command::new(STRATA).arg("verify").arg(&log).output();
     assert!(verify.unwrap().status.success());
@@ -570,7 +571,7 @@ fn a_disk_limit_holds_all_the_time() {
     let refused = record("4MiB").output().unwrap();
     let text = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert!(
-        !refused.status.success() && text.contains("-C 1MiB"),
+        !refused.status.success() && text.contains("-C 1 (in MB)"),
         "{text}"
     );
     let recording = spawn(&mut record("16MiB"));
@@ -678,7 +679,7 @@ fn a_disk_limit_of_a_relay_holds_all_the_time() {
     let refused = refused.arg(&log).output().unwrap();
     let text = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert!(
-        !refused.status.success() && text.contains("-C 1MiB") && !log.exists(),
+        !refused.status.success() && text.contains("-C 1 (in MB)") && !log.exists(),
         "{text}"
     );
     let config = never_full(dir.path());

@@ -151,7 +151,7 @@ fn commands_know(log: &Path, capture: &Path, name: &str, pid: u32) {
     assert_eq!(prints(&["read", "--process", "nobody-has-it"]), "");
     let top = prints(&["top", "--by", "process", "--json"]);
     let top: Value = serde_json::from_str(&top).unwrap();
-    let rows = top["rows"].as_array().unwrap();
+    let rows = top["largest"].as_array().unwrap();
     let row = rows.iter().find(|row| row["process"] == name).unwrap();
     assert_eq!(row["packets"], of_process);
 }
