@@ -79,5 +79,7 @@ with warnings.catch_warnings(record=True) as said:
     warnings.simplefilter("always")
     read = list(tail(streams, "events", cursor="0.0"))
 assert len(read) == before + 5, len(read)
-assert [str(warning.message) for warning in said] == ["1 record missing"], said
+assert [str(warning.message) for warning in said] == [
+    "1 record missing: lost or damaged (see `strata stream check`)"
+], said
 assert said[0].category is StreamWarning and said[0].filename == "<string>", said[0]
