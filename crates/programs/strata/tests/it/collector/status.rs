@@ -260,7 +260,7 @@ fn a_disk_limit_holds_for_a_log_of_what_is_collected() {
     let text = ok(strata().arg("info").arg(&log));
     let deletions = text
         .lines()
-        .filter(|line| line.contains("to make room (--disk-limit"));
+        .filter(|line| line.contains("deleted to make room"));
     assert_eq!(deletions.count(), 1, "{text}");
     assert!(!text.contains("warning: "), "{text}");
     let info = ok(strata().args(["info", "--json"]).arg(&log));
