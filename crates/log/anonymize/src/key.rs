@@ -132,7 +132,7 @@ mod tests {
         let error = |bytes: &[u8]| Key::parse(bytes).unwrap_err().to_string();
         assert_eq!(
             error(&[0; 12]),
-            "has 12 bytes, not the 32 bytes or 64 hexadecimal digits of a Crypto-PAn key: `openssl rand -hex 32 > \
+            "is 12 bytes long, not the 32 bytes or 64 hexadecimal digits of a Crypto-PAn key: `openssl rand -hex 32 > \
              anon.key` makes one"
         );
         for (text, bytes) in [

@@ -169,7 +169,7 @@ fn invalid_lines_are_named_and_counted_and_do_not_fill_the_memory() {
         problems[1].starts_with("x.log: line 4: EOF while parsing"),
         "{problems:?}"
     );
-    assert_eq!(problems[2], "x.log: line 5: longer than 1 MiB");
+    assert_eq!(problems[2], "x.log: line 5: the line is longer than 1 MiB");
     assert_eq!(problems[3], "x.log: and 1 other invalid line");
 
     // Without addresses, an alert has its ID only.

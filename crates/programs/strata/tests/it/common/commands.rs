@@ -76,6 +76,8 @@ pub(crate) const ENDING: &[&str] = &[
     "labels add",
     "lake erase",
     "lake expire",
+    "lake find",
+    "lake query",
     "lake status",
     "learn",
     "mode set",
