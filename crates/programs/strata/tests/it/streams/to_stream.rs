@@ -249,7 +249,10 @@ fn places_that_are_no_streams_are_refused() {
         streams.folder.path().display()
     )));
     assert!(said.contains("not a directory of streams"), "{said}");
-    for (place, problem) in [("s", "write DIR/NAME"), ("streams/", "a stream's name must")] {
+    for (place, problem) in [
+        ("s", "write DIR/NAME"),
+        ("streams/", "a stream's name must"),
+    ] {
         let output = run(place).output().unwrap();
         let errors = String::from_utf8(output.stderr).unwrap();
         assert!(
