@@ -38,7 +38,7 @@ pub use flows::FlowColumn;
 pub use flows::metering::{MeteredPacket, Metering, TakeRecord, Timeouts};
 pub use keys::{Identities, KeyError, Recipients};
 pub use moving::{Moved, Place, relocate, relocate_until};
-pub use prune::made::RoomMade;
+pub use prune::made::{EARLIER_EVENTS, RoomMade};
 pub use prune::pieces::deletable;
 pub use prune::plan::{Importance, Piece, PieceKind, PrunePlan, Retention, plan, retention_class};
 pub use prune::{NotSplit, PruneOptions, Pruned, make_room, make_room_except, prune, prune_as};

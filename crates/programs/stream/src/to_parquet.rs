@@ -46,9 +46,10 @@ of --column.
 The file has the records that the stream has at the start. It ends with the first record from --to
 on: with the next file from there, no record is in both, unless the clock was set back.
 
-Exit status: 0 if the file has all records of the stream in this time; 1 if some are missing or
-could not be read (the file then has the others, and standard error says how many are missing), or
-on an error, after which there is no file; 2 if the command line is invalid.")]
+Exit status: 0 if the file has all records in this time that the stream has not deleted (--retain);
+1 if some are missing or could not be read (the file then has the others, and standard error says
+how many are missing), or on an error, after which there is no file; 2 if the command line is
+invalid.")]
 pub(super) struct Args {
     #[command(flatten)]
     place: PlaceArgs,
@@ -225,10 +226,18 @@ fn of_server(
     let mut client = StreamClient::tail(address, tls, name.as_str(), wanted)?;
     let mut table = begin()?;
     let mut unread = Unread::default();
+    // The server says what is missing after many records; reading may end at --to before.
+    let (mut next_seq, mut gaps) = (None, 0_u64);
     loop {
         let more = client.event(ANSWER_LIMIT, |event| {
             Ok::<_, Infallible>(match event {
-                StreamEvent::Entry(entry) => selection.take(&mut table, &entry),
+                StreamEvent::Entry(entry) => {
+                    if let (Some(next), Some(seq)) = (next_seq, entry.seq) {
+                        gaps = gaps.saturating_add(u64::saturating_sub(seq, next));
+                    }
+                    next_seq = entry.seq.map(|seq| seq.saturating_add(1));
+                    selection.take(&mut table, &entry)
+                }
                 StreamEvent::Unread(missing, expired) => {
                     let expired_uncounted = expired == UNCOUNTED;
                     unread = Unread {
@@ -251,6 +260,8 @@ fn of_server(
             break;
         }
     }
+    let lost = gaps.saturating_sub(unread.expired);
+    unread.missing = (unread.missing.0.max(lost), unread.missing.1.max(lost));
     let stripes = Vec::new();
     Ok((table.close()?, Incomplete { unread, stripes }))
 }

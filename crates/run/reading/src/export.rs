@@ -543,7 +543,7 @@ fn check_options(args: &Args, format: Format) -> Result<()> {
             || args.kept.process.is_some())
     {
         return Err(refuse(
-            "--granularity and --reason apply only to packets, because the packets of a flow may \
+            "--granularity, --reason and --process apply only to packets, because the packets of a flow may \
              differ in both: write pcapng or packets-parquet, or leave these options out",
         ));
     }

@@ -6,7 +6,7 @@ mod producer;
 mod spool;
 
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs as _};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use strata_auth::tls::{ClientTls, TlsError};
 use strata_stream::message::{From, MAGIC, Message};
@@ -199,7 +199,7 @@ impl StreamClient {
         self.peer.flush()
     }
 
-    /// Calls `each` with what the server says next, waiting up to `limit`.
+    /// Calls `each` with what the server says next, waiting up to `limit` for a whole message.
     ///
     /// # Errors
     ///
@@ -209,10 +209,12 @@ impl StreamClient {
         limit: Duration,
         each: impl FnOnce(StreamEvent<'_>) -> std::result::Result<T, E>,
     ) -> Result<std::result::Result<T, E>> {
-        if !self.peer.is_ready() {
-            match self.peer.receive(limit)? {
+        let started = Instant::now();
+        while !self.peer.is_ready() {
+            match self.peer.receive(limit.saturating_sub(started.elapsed()))? {
                 Came::Closed => return Err(self.peer.closed()),
-                Came::Some | Came::Nothing => {}
+                Came::Some => {}
+                Came::Nothing => break,
             }
         }
         let peer = self.peer.name.clone();

@@ -25,6 +25,9 @@ pub struct RoomMade {
     pub newest: Option<Timestamp>,
 }
 
+/// The end of the line that a manifest has, after their number, for the events that it does not keep.
+pub const EARLIER_EVENTS: &str = "earlier events are only in the journal";
+
 const NEWEST: &str = ", the newest from ";
 const PURPOSE: &str = "to make room on the disk";
 

@@ -319,6 +319,9 @@ impl Controller {
         self.export_times.set(&times);
         let replaced = std::mem::replace(&mut inner.policies, policies);
         (inner.asked, inner.state) = (next, state);
+        if inner.asked.elastic.is_none() {
+            inner.lowered.end(Instant::now());
+        }
         self.steering.publish(plan, requested);
         inner.events.note(who, what, "");
         let now = &inner.policies.at_run_time;

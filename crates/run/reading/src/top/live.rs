@@ -7,18 +7,21 @@ use strata_terminal::output::refuse;
 
 use super::{Args, By, Of};
 
+/// Options that only logs have.
+const OF_LOGS: [&str; 5] = ["from", "to", "names", "mmdb", "dns_names"];
+
 /// Options for a running recording.
 #[derive(Debug, clap::Args)]
 pub(super) struct LiveArgs {
     /// Count what the recording with this socket (`strata record --socket`) captures from now on,
     /// until the recording ends or Ctrl-C. On a terminal, the table so far is shown every second.
-    /// Flows and pairs are counted by direction, and bytes are those on the wire. A filter cannot be
-    /// given.
-    #[arg(long, value_name = "PATH")]
+    /// Flows and pairs are counted by direction, and bytes are those on the wire. A filter, times and
+    /// names cannot be given.
+    #[arg(long, value_name = "PATH", conflicts_with_all = OF_LOGS)]
     pub(super) socket: Option<PathBuf>,
 
     /// Like --socket, but for the only running recording.
-    #[arg(long, conflicts_with = "socket")]
+    #[arg(long, conflicts_with = "socket", conflicts_with_all = OF_LOGS)]
     pub(super) running: bool,
 }
 

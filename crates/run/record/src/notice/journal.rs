@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 
+use strata_archive::EARLIER_EVENTS;
 use strata_control::Event;
 use strata_wire::Printable;
 
@@ -58,7 +59,7 @@ impl Told {
     }
 
     pub(crate) fn into_lines(self) -> Vec<String> {
-        let earlier = format!("{} earlier events are only in the journal", self.forgotten);
+        let earlier = format!("{} {EARLIER_EVENTS}", self.forgotten);
         let earlier = (self.forgotten > 0).then_some(earlier);
         earlier.into_iter().chain(self.lines).collect()
     }

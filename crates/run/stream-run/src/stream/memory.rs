@@ -1,6 +1,6 @@
 //! The memory of a stream's blocks, and their way to the disk.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::io;
 use std::mem;
 
@@ -14,19 +14,20 @@ use strata_wire::exact;
 /// first waits for what is in flight to the file.
 const GROW_BYTES_MAX: u64 = 64 << 20;
 
-/// Makes sure that a file has a page, and if it must grow for that, an eighth more.
-fn make_room(file: &mut dyn DiskFile, start: u64, page_bytes: u64) -> io::Result<()> {
+/// Makes sure that a file has space for a page, and if it must become longer for that, for an eighth more. Returns where
+/// that space ends. A file that is long enough may have a hole there: the rest of a first page that was not filled.
+fn make_room(file: &mut dyn DiskFile, start: u64, page_bytes: u64) -> io::Result<u64> {
     let end = start + page_bytes;
     if file.size()? >= end {
-        return Ok(());
+        return file.grow(start..end).map(|()| end);
     }
     let more = (start / 8).min(GROW_BYTES_MAX) / page_bytes * page_bytes;
     match file.grow(start..end + more) {
         // The last pages of a disk, one by one.
         Err(error) if more > 0 && error.kind() == io::ErrorKind::StorageFull => {
-            file.grow(start..end)
+            file.grow(start..end).map(|()| end)
         }
-        grown => grown,
+        grown => grown.map(|()| end + more),
     }
 }
 
@@ -86,6 +87,8 @@ pub(crate) struct Memory {
     pub(crate) block_start: usize,
     /// Of the first page of a stream, up to where it has space; `None`: it has all.
     space: Option<Space>,
+    /// Pages that have space, by stripe and position: of a ring, each is looked at once. No more than the directory has.
+    whole: HashSet<(u32, u64)>,
     /// Records before this are in the file, or lost.
     pub(crate) written: Cursor,
     /// An error is final: what follows a block that is not there is not worth much.
@@ -133,6 +136,7 @@ impl Memory {
             target: Target::default(),
             block_start: 0,
             space: None,
+            whole: HashSet::new(),
             written: Cursor::START,
             failed: false,
             broken: Vec::new(),
@@ -337,7 +341,34 @@ impl Memory {
             until: block_start,
             page_len: exact(page_bytes),
         });
+        if self.are_several && target.index == Cursor::START.index {
+            // It was begun when there was one stripe.
+            return self.fill(target, page_bytes);
+        }
         self.widen()
+    }
+
+    /// Gives a page all of its space.
+    fn fill(&mut self, target: Target, page_bytes: u32) -> io::Result<()> {
+        let Target {
+            stripe, page_at, ..
+        } = target;
+        if self.whole.contains(&(stripe, page_at)) {
+            return Ok(());
+        }
+        let file = self.files.get_mut(&stripe);
+        let file = file.ok_or(io::ErrorKind::NotFound)?;
+        let page_bytes = u64::from(page_bytes);
+        match make_room(file.as_mut(), page_at, page_bytes) {
+            Ok(end) => {
+                let pages = (end - page_at) / page_bytes;
+                let places = (0..pages).map(|page| (stripe, page_at + page * page_bytes));
+                self.whole.extend(places);
+                Ok(())
+            }
+            // Blocks that are in flight there have their space: they are not lost with the page.
+            Err(error) => self.drain().and_then(|()| self.broke(stripe, error)),
+        }
     }
 
     /// Begins a page: its bytes have space, or it is known now that they have not.
@@ -348,12 +379,7 @@ impl Memory {
         self.target = target;
         self.block_start = 0;
         self.space = None;
-        let file = self.files.get_mut(&target.stripe);
-        let file = file.ok_or(io::ErrorKind::NotFound)?;
-        make_room(file.as_mut(), target.page_at, page_bytes.into()).or_else(|error| {
-            // Blocks that are in flight there have their space: they are not lost with the page.
-            self.drain().and_then(|()| self.broke(target.stripe, error))
-        })
+        self.fill(target, page_bytes)
     }
 
     /// Gives up what was to be written of a page; `next_seq` is the number of the next record.

@@ -197,7 +197,7 @@ impl Logs {
         }
         if let Some(reason) = kept.and_then(|kept| kept.reason.as_ref()) {
             info!(
-                "no selected packet was kept for {}: write the reason exactly as `strata read` prints it",
+                "no selected packet was kept for {}: write the reason as `strata read` prints it, whole or up to a colon",
                 Printable(reason)
             );
         }

@@ -1,7 +1,7 @@
 //! What a recording noted while it ran: its warnings and events, one a line, but deletions to make room together.
 
 use jiff::Timestamp;
-use strata_archive::RoomMade;
+use strata_archive::{EARLIER_EVENTS, RoomMade};
 use strata_capture::TIME_OUT_OF_RANGE;
 use strata_wire::{count_of, grouped};
 
@@ -28,7 +28,8 @@ pub(super) fn lines(noted: &[String]) -> Vec<String> {
         lines.push(format!("{what}: {warning}"));
     }
     if let Some((place, all)) = room {
-        lines[place] = all.text();
+        let has_all = !noted.iter().any(|line| line.ends_with(EARLIER_EVENTS));
+        lines[place] = all.text(has_all);
     }
     lines
 }
@@ -61,10 +62,12 @@ impl Deletions {
         }
     }
 
-    fn text(&self) -> String {
+    /// The line; `has_all`: no earlier deletion is missing from the notes.
+    fn text(&self, has_all: bool) -> String {
         let made = &self.made;
+        let least = if has_all { "" } else { "at least " };
         let mut text = format!(
-            "deleted to make room (--disk-limit, remove_percent): {}",
+            "deleted to make room (--disk-limit, remove_percent): {least}{}",
             count_of(made.block_files, "block file")
         );
         if made.parts > 0 {
@@ -111,6 +114,9 @@ mod tests {
             "warning: 2026-01-31T13:00:02Z the disk is slow",
         ];
         assert_eq!(lines(&noted), expected);
+        let forgotten = [format!("7 {EARLIER_EVENTS}"), noted[1].clone()];
+        let least = "deleted to make room (--disk-limit, remove_percent): at least 1 block file ";
+        assert!(lines(&forgotten)[1].starts_with(least));
         let one = lines(&noted[1..2]);
         assert_eq!(
             one,

@@ -226,7 +226,7 @@ impl Found {
         }
         let reason = self.kept.reason.as_ref()?;
         Some(format!(
-            "none of the packets found was kept for {}: write the reason exactly as packets have it",
+            "none of the packets found was kept for {}: write the reason as packets have it, whole or up to a colon",
             Printable(reason)
         ))
     }
