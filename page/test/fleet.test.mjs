@@ -123,7 +123,7 @@ test("a server of a fleet alone begins with it", async () => {
     { session },
     async (page) => {
       await page.getByRole("heading", { name: "Fleet" }).waitFor();
-      assert.match(page.url(), /\/fleet$/);
+      await page.waitForURL(/\/fleet$/);
     },
     "/",
   );
