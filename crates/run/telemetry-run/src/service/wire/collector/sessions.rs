@@ -494,11 +494,8 @@ impl Collector {
         }
         let answers = SocketAddr::new(connection.peer.ip(), begin.port);
         let local = connection.lines.stream().local_addr();
-        let local = local
-            .at("cannot get this end's address")?
-            .ip()
-            .to_canonical();
-        let local = SocketAddr::new(local, self.listen.port());
+        let local = local.at("cannot get this end's address")?;
+        let local = SocketAddr::new(local.ip().to_canonical(), self.listen.port());
         let (Some(outer), Some(check)) = (outer(local, answers), IcrcCheck::new(answers, local))
         else {
             return Err(refused("one end has an IPv4 address, the other IPv6"));
