@@ -1,4 +1,4 @@
-//! A deployment: a controller, three agents, two collectors and a recorder with compaction and page. Each is
+//! A deployment: a controller, three agents, two collectors and a recorder with its page. Each is
 //! killed once while packets go on; then the sums close, and nothing is lost any longer.
 
 use std::path::{Path, PathBuf};
