@@ -129,9 +129,11 @@ impl RecordTable {
             entry
                 .origin
                 .map_or(Cell::Null, |origin| Cell::Text(origin.name)),
-            entry
-                .origin
-                .map_or(Ok(Cell::Null), |origin| signed(origin.number))?,
+            // A producer chooses its numbers: one of 64 bits does not end the export.
+            entry.origin.map_or(Cell::Null, |origin| {
+                let number = i64::try_from(origin.number);
+                number.map_or(Cell::Null, Cell::Long)
+            }),
             text.map_or(Cell::Null, Cell::Text),
             match text {
                 Some(_) => Cell::Null,
