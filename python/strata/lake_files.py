@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -60,7 +61,7 @@ def reading(what: str | Path) -> Iterator[None]:
     """Turns errors of reading a log into `LakeError`: they are not the catalog's."""
     try:
         yield
-    except (OSError, KeyError, ValueError, pa.ArrowException) as error:
+    except (OSError, KeyError, ValueError, zlib.error, pa.ArrowException) as error:
         raise LakeError(
             f"{what}: cannot read this file of the log: {error}; `strata verify` checks the log"
         ) from error

@@ -85,15 +85,20 @@ def find(
         for file in planned(flows, chosen)
     }
     of_index, of_flows, of_packets = Reads(), Reads(), Reads()
-    covered: set[tuple[str, str, int]] = set()
+    covered: set[tuple[str, str, int]] | None = None
     groups: dict[tuple[str, str, int], set[int]] = {}
     index = lake_index.table(opened, namespace, create=False)
     days = {lake_index.day_of(part_of(file)[1]) for file in files.values()}
     periods = days | {lake_index.month_of(day) for day in days}
-    for covers, places in _looked_up(index, periods, keys, of_index):
-        covered |= {one.file for one in covers}
-        for number, group in places:
-            groups.setdefault(covers[number].file, set()).add(group)
+    # Key by key: a file is covered if it is for each of them, and pieces of the index may be lost.
+    for key in sorted(keys):
+        of_key: set[tuple[str, str, int]] = set()
+        for covers, places in _looked_up(index, periods, {key}, of_index):
+            of_key |= {one.file for one in covers}
+            for number, group in places:
+                groups.setdefault(covers[number].file, set()).add(group)
+        covered = of_key if covered is None else covered & of_key
+    covered = covered or set()
 
     def rows_of(item: tuple[tuple[str, str, int], DataFile]) -> list[Row]:
         identity, file = item

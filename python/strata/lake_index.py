@@ -178,6 +178,7 @@ class IndexFile:
             use_dictionary=["file", "row_group"],
             column_encoding={"key": "DELTA_BINARY_PACKED"},
             write_statistics=["key"],
+            write_page_checksum=True,
             store_schema=False,
         )
 

@@ -17,7 +17,6 @@ from pyiceberg.expressions import (
     EqualTo,
     GreaterThanOrEqual,
     LessThan,
-    LessThanOrEqual,
 )
 from pyiceberg.io import FileIO
 from pyiceberg.manifest import DataFile
@@ -114,12 +113,9 @@ class Chosen:
             found = And(found, GreaterThanOrEqual("hour", f"{began:%Y-%m-%dT%H}"))
             if last is not None:
                 found = And(found, GreaterThanOrEqual(last.name, time_of(self.from_us).isoformat()))
-        if self.to_us is not None:
-            # Late packets are in a later hour.
-            ended = time_of(self.to_us) + timedelta(hours=1)
-            found = And(found, LessThanOrEqual("hour", f"{ended:%Y-%m-%dT%H}"))
-            if first is not None:
-                found = And(found, LessThan(first.name, time_of(self.to_us).isoformat()))
+        # Not by the hour: late packets are in a later one.
+        if self.to_us is not None and first is not None:
+            found = And(found, LessThan(first.name, time_of(self.to_us).isoformat()))
         return found
 
     def of_rows(self, table: Table, kind: str) -> str:

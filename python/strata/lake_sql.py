@@ -1,7 +1,9 @@
 """`strata lake query`: SQL over chosen files of the tables of many sensors, by DuckDB, which reads
 them through the catalog's own access to its store."""
 
+import io
 import json
+import threading
 from collections.abc import Collection
 from datetime import UTC, datetime
 from typing import Any
@@ -18,6 +20,36 @@ from .lake_upkeep import counted, part_of, tables
 
 # Characters of a value that are shown to people.
 TEXT_MAX = 64
+
+
+class _Shared(Counted):
+    """A file that threads of DuckDB read at once: each has a place in it, since it seeks and reads
+    in two steps."""
+
+    def __init__(self, source: Any, url: str, reads: Reads):
+        super().__init__(source, url, reads)
+        self._lock = threading.Lock()
+        self._places: dict[int, int] = {}
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        with self._lock:
+            if whence == io.SEEK_CUR:
+                offset += self._places.get(threading.get_ident(), 0)
+            elif whence == io.SEEK_END:
+                offset += self.source.seek(0, io.SEEK_END) or self.source.tell()
+            self._places[threading.get_ident()] = offset
+            return offset
+
+    def tell(self) -> int:
+        return self._places.get(threading.get_ident(), 0)
+
+    def read(self, size: int = -1) -> bytes:
+        with self._lock:
+            place = self._places.get(threading.get_ident(), 0)
+            self.source.seek(place)
+            found = super().read(size)
+            self._places[threading.get_ident()] = place + len(found)
+            return found
 
 
 class _Store(AbstractFileSystem):
@@ -55,7 +87,7 @@ class _Store(AbstractFileSystem):
 
     def open(self, path: str, mode: str = "rb", **_: Any) -> Any:
         url = self._of(path).file_path
-        return Counted(self.store.new_input(url).open(), url, self.reads)
+        return _Shared(self.store.new_input(url).open(), url, self.reads)
 
 
 def connect(

@@ -4,8 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, BufReader, ErrorKind, Read as _, Write as _};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
 use serde_json::{Value, json};
 use strata_agent::{Switch, Switches};
 use strata_capture::live::Device;
@@ -54,7 +55,8 @@ impl Ovsdb {
             },
         };
         let socket = self.socket.display();
-        match self.tables().map(|tables| read(&tables, up)) {
+        let is_here = |name: &str| Device::named(name).is_ok();
+        match self.tables().map(|tables| read(&tables, up, is_here)) {
             Ok(Some(all)) => Switches {
                 all,
                 problem: String::new(),
@@ -81,24 +83,49 @@ impl Ovsdb {
                 "Open_vSwitch",
                 select("Bridge", &["name", "ports", "datapath_type"]),
                 select("Port", &["_uuid", "interfaces"]),
-                select("Interface", &["_uuid", "name", "type", "options", "error", "admin_state"]),
+                select("Interface", &["_uuid", "name", "type", "options", "error"]),
             ],
         });
         server.write_all(request.to_string().as_bytes())?;
+        let answer = Answer {
+            server,
+            until: Instant::now() + ANSWER,
+        };
         // Nothing is between messages: one ends where its value does.
         let answers =
-            serde_json::Deserializer::from_reader(BufReader::new(server.take(ANSWER_BYTES)));
+            serde_json::Deserializer::from_reader(BufReader::new(answer.take(ANSWER_BYTES)));
         let answer = answers.into_iter::<Value>().next();
         let mut answer = answer.ok_or(ErrorKind::UnexpectedEof)??;
-        Ok(answer["result"].take())
+        Ok(answer.get_mut("result").map_or(Value::Null, Value::take))
     }
 }
 
+/// Connects without waiting: a server that accepts nothing any more is an error.
 fn connect(socket: &Path) -> io::Result<UnixStream> {
-    let server = UnixStream::connect(socket)?;
-    server.set_read_timeout(Some(ANSWER))?;
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    let server = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    rustix::net::connect(&server, &SocketAddrUnix::new(socket)?)?;
+    let server = UnixStream::from(server);
+    server.set_nonblocking(false)?;
     server.set_write_timeout(Some(ANSWER))?;
     Ok(server)
+}
+
+/// An answer, which must be there as a whole at a time.
+struct Answer {
+    server: UnixStream,
+    until: Instant,
+}
+
+impl io::Read for Answer {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let left = self.until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(ErrorKind::TimedOut.into());
+        }
+        self.server.set_read_timeout(Some(left))?;
+        self.server.read(into)
+    }
 }
 
 /// The values of a column: of a set, or one (RFC 7047 section 5.1).
@@ -132,7 +159,13 @@ enum Port<'a> {
     Idle,
 }
 
-fn port<'a>(row: &'a Value, up: &BTreeSet<&str>) -> Option<(&'a str, Port<'a>)> {
+/// A port of a row. Of an interface that was moved to another network namespace, Open vSwitch says that it is down,
+/// though packets pass it: only one that `is_here` is known to be down.
+fn port<'a>(
+    row: &'a Value,
+    up: &BTreeSet<&str>,
+    is_here: &impl Fn(&str) -> bool,
+) -> Option<(&'a str, Port<'a>)> {
     let name = row["name"].as_str()?;
     let kind = row["type"].as_str()?;
     let is_up = up.contains(name);
@@ -141,7 +174,7 @@ fn port<'a>(row: &'a Value, up: &BTreeSet<&str>) -> Option<(&'a str, Port<'a>)> 
         "patch" => option(&row["options"], "peer").map_or(Port::Idle, Port::Patch),
         "" | "system" if is_up => Port::Outside(name),
         "internal" | "tap" if is_up => Port::Own(name),
-        "" | "system" | "internal" | "tap" if row["admin_state"] != "up" => Port::Idle,
+        "" | "system" | "internal" | "tap" if is_here(name) => Port::Idle,
         "" | "system" | "internal" | "tap" => {
             Port::Elsewhere(format!("{name} (not in this network namespace)"))
         }
@@ -151,7 +184,11 @@ fn port<'a>(row: &'a Value, up: &BTreeSet<&str>) -> Option<(&'a str, Port<'a>)> 
 }
 
 /// Switches of the rows of `Bridge`, `Port` and `Interface`; `None` if these are not what the schema says.
-fn read(tables: &Value, up: &BTreeSet<&str>) -> Option<Vec<Switch>> {
+fn read(
+    tables: &Value,
+    up: &BTreeSet<&str>,
+    is_here: impl Fn(&str) -> bool,
+) -> Option<Vec<Switch>> {
     let rows = |table: usize| tables[table]["rows"].as_array();
     let interfaces: BTreeMap<&str, &Value> = rows(2)?
         .iter()
@@ -175,7 +212,7 @@ fn read(tables: &Value, up: &BTreeSet<&str>) -> Option<Vec<Switch>> {
         let of_bridge = values(&row["ports"]).into_iter().filter_map(uuid);
         let members = of_bridge.filter_map(|port| ports.get(port)).flatten();
         let rows = members.filter_map(|member| interfaces.get(uuid(member)?));
-        for (name, found) in rows.filter_map(|row| port(row, up)) {
+        for (name, found) in rows.filter_map(|row| port(row, up, &is_here)) {
             match found {
                 Port::Outside(name) => one.ports.push(name.to_owned()),
                 Port::Own(name) => one.own.push(name.to_owned()),
@@ -256,12 +293,12 @@ mod tests {
         ]
     }
 
-    fn plain(name: &str, kind: &str, state: &str) -> Value {
-        json!({"name": name, "type": kind, "options": ["map", []], "error": ["set", []], "admin_state": state})
+    fn plain(name: &str, kind: &str) -> Value {
+        json!({"name": name, "type": kind, "options": ["map", []], "error": ["set", []]})
     }
 
     fn patch(name: &str, peer: &str) -> Value {
-        let mut row = plain(name, "patch", "up");
+        let mut row = plain(name, "patch");
         row["options"] = json!(["map", [["peer", peer]]]);
         row
     }
@@ -280,35 +317,31 @@ mod tests {
 
     #[test]
     fn bridges_that_patch_ports_join_are_one_switch() {
-        let mut gone = plain("gone", "", "up");
+        let mut gone = plain("gone", "");
         gone["error"] = json!("could not open network device gone (No such device)");
         let tables = tables(&[
             bridge(
                 "br-tun",
                 "netdev",
-                &[patch("p3", "p2"), plain("vx", "vxlan", "up")],
+                &[patch("p3", "p2"), plain("vx", "vxlan")],
             ),
-            bridge(
-                "br-ex",
-                "netdev",
-                &[patch("p1", "p0"), plain("eth1", "", "up")],
-            ),
+            bridge("br-ex", "netdev", &[patch("p1", "p0"), plain("eth1", "")]),
             bridge(
                 "br-int",
                 "netdev",
                 &[
-                    plain("tap1", "", "up"),
-                    plain("tap0", "system", "up"),
-                    plain("br-int", "internal", "up"),
-                    plain("qr-1", "internal", "up"),
-                    plain("down0", "", "down"),
+                    plain("tap1", ""),
+                    plain("tap0", "system"),
+                    plain("br-int", "internal"),
+                    plain("qr-1", "internal"),
+                    plain("down0", ""),
                     gone,
                     patch("p0", "p1"),
                     patch("p2", "p3"),
                     patch("nowhere", "none"),
                 ],
             ),
-            bridge("br-0", "", &[plain("eth2", "", "up")]),
+            bridge("br-0", "", &[plain("eth2", "")]),
         ]);
         let up = BTreeSet::from(["tap0", "tap1", "eth1", "eth2", "br-int"]);
         let one = Switch {
@@ -324,8 +357,12 @@ mod tests {
             in_kernel: true,
             ..Switch::default()
         };
-        assert_eq!(read(&tables, &up).unwrap(), [other, one]);
-        assert_eq!(read(&json!([{"error": "unknown table"}]), &up), None);
+        let is_here = |name: &str| name == "down0";
+        assert_eq!(read(&tables, &up, is_here).unwrap(), [other, one]);
+        assert_eq!(
+            read(&json!([{"error": "unknown table"}]), &up, is_here),
+            None
+        );
     }
 
     #[test]
@@ -340,11 +377,17 @@ mod tests {
         // Something else answers.
         let server = std::os::unix::net::UnixListener::bind(&socket).unwrap();
         let answers = std::thread::spawn(move || {
-            let (mut client, _) = server.accept().unwrap();
-            client.write_all(b"{\"id\":0,\"result\":null}").unwrap();
+            for answer in ["{\"id\":0,\"result\":null}", "[]", "\"x\""] {
+                let (mut client, _) = server.accept().unwrap();
+                // A request comes at once.
+                assert!(client.read(&mut [0; 4_096]).unwrap() > 0);
+                client.write_all(answer.as_bytes()).unwrap();
+            }
         });
-        let other = Ovsdb::new(Some(socket)).switches(&BTreeSet::new());
+        for _ in 0..3 {
+            let other = Ovsdb::new(Some(socket.clone())).switches(&BTreeSet::new());
+            assert!(other.problem.contains("not the database"), "{other:?}");
+        }
         answers.join().unwrap();
-        assert!(other.problem.contains("not the database"), "{other:?}");
     }
 }
